@@ -24,6 +24,12 @@ from pubsub.broker.tokens import ALL
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
 
 MAX_TOKEN = 255
+# Claims of the other options.
+_OPTIONS = {
+    "sub": "--sub", "queue_key": "--queue-key", "permissions": "--permission", "exp": "--expires",
+}  # fmt: skip
+# Claims with times, which are numbers.
+_TIMES = ("nbf", "iat")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -61,16 +67,32 @@ class _Claims:
         if self.sub:
             claims["sub"] = self.sub
         claims["queue_key"] = given_queue_key(self.queue_key, self.queue_key_file)
+        if not claims["queue_key"]:
+            raise ValueError("the queue key is empty, and that of a topic is not")
         permissions = self.permission
         claims["permissions"] = permissions[0] if len(permissions) == 1 else list(permissions)
         if self.expires is not None:
             claims["exp"] = int(now) + self.expires
         for claim in self.claim:
-            name, equals, value = claim.partition("=")
-            if not equals:
-                raise ValueError(f"--claim: expected NAME=VALUE, not {claim!r}")
+            name, value = _further_claim(claim)
+            if name in claims:
+                raise ValueError(f"--claim: the claim {name} is given twice; a token has it once")
             claims[name] = value
         return claims
+
+
+def _further_claim(claim: str) -> tuple[str, str | int]:
+    """Return the name and the value of a ``--claim``. Raises ValueError."""
+    name, equals, value = claim.partition("=")
+    if not equals:
+        raise ValueError(f"--claim: expected NAME=VALUE, not {claim!r}")
+    if name in _OPTIONS:
+        raise ValueError(f"--claim: the claim {name} has an option of its own, {_OPTIONS[name]}")
+    if name not in _TIMES:
+        return name, value
+    if not value.isascii() or not value.isdecimal():
+        raise ValueError(f"--claim: {name}: expected seconds since the Unix epoch, not {value!r}")
+    return name, int(value)
 
 
 @token.command("make")

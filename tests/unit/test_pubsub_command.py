@@ -191,6 +191,35 @@ class MakeTests(CommandCase):
             "token", "make", "--secret-file", self.secret, "--queue-key=k", "--claim=team"
         )
 
+    def test_a_claim_replaces_no_other(self) -> None:
+        """A token with it could do what no option of the command says."""
+        given = ("token", "make", "--secret-file", self.secret, "--queue-key=k", "--permission=*")
+        for claim, option in (
+            ("exp=5", "--expires"),
+            ("permissions=publish", "--permission"),
+            ("queue_key=other", "--queue-key"),
+            ("sub=bob", "--sub"),
+        ):
+            name = claim.partition("=")[0]
+            line = self.one_line(*given, f"--claim={claim}")
+            assert line == f"pubsub: --claim: the claim {name} has an option of its own, {option}\n"
+        line = self.one_line(*given, "--claim=team=a", "--claim=team=b")
+        assert line == "pubsub: --claim: the claim team is given twice; a token has it once\n"
+
+    def test_a_claim_that_is_a_time(self) -> None:
+        """The broker refuses a token whose nbf is a text."""
+        given = ("--secret-file", self.secret, "--queue-key=k", "--claim")
+        token = self.check(self.make(*given, f"nbf={int(START) - 5}"))
+        assert token.not_before == START - 5
+        line = self.one_line("token", "make", *given, "nbf=soon")
+        assert "nbf: expected seconds since the Unix epoch, not 'soon'" in line
+
+    def test_an_empty_queue_key(self) -> None:
+        """No topic has it, and over fast the token would be of no use."""
+        for given in ("--queue-key=", f"--queue-key-file={self.file('empty', b'')}"):
+            line = self.one_line("token", "make", "--secret-file", self.secret, given)
+            assert line == "pubsub: the queue key is empty, and that of a topic is not\n"
+
     def test_other_algorithms(self) -> None:
         secret = self.file("secret512", KEY * 2)
         raw = self.make("--secret-file", secret, "--algorithm=HS512", "--queue-key=k")
