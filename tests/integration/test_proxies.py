@@ -10,7 +10,8 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from http.client import HTTPResponse, HTTPSConnection
+from getpass import getuser
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
+from pubsub.http_api.api_error import PROBLEM
 from pubsub.http_api.websocket_frames import SUBPROTOCOL
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start
 from tests.integration.certificates import NAME, Authority
@@ -29,8 +31,10 @@ from tests.waiting import until
 
 FILES = Path(__file__).parents[2] / "docs/deploy/proxies"
 MESSAGES = "/v1/topics/cafe%2F7/messages"
-# The rest of the configuration of nginx, in the foreground and without root.
+# The rest of the configuration of nginx, in the foreground and without root, with another site.
 NGINX = """
+# The directory is not open to others.
+user {user};
 daemon off;
 worker_processes 1;
 pid {here}/nginx.pid;
@@ -44,6 +48,10 @@ http {{
     uwsgi_temp_path {here}/uwsgi;
     scgi_temp_path {here}/scgi;
     include {here}/pubsub.conf;
+    server {{
+        listen {host}:{other};
+        location / {{ return 204; }}
+    }}
 }}
 """
 
@@ -122,7 +130,7 @@ def nginx(start: Start, tmp_path: Path, secret: Path) -> Iterator[Proxy]:
         f"--admin-port=tcp:0:interface={HOST}", f"--secret-file={secret}",
         "--http-hosts=broker.example.org,www.example.org", "--proto=cafe", "--port=0",
     )  # fmt: skip
-    authority, port = Authority(tmp_path), free_port()
+    authority, port, other = Authority(tmp_path), free_port(), free_port()
     certificate = authority.issue("server", NAME)
     content = adapted(
         "nginx.conf",
@@ -134,9 +142,11 @@ def nginx(start: Start, tmp_path: Path, secret: Path) -> Iterator[Proxy]:
         },
     )
     (tmp_path / "pubsub.conf").write_text(content)
-    (tmp_path / "nginx.conf").write_text(NGINX.format(here=tmp_path))
+    (tmp_path / "nginx.conf").write_text(
+        NGINX.format(here=tmp_path, user=getuser(), host=HOST, other=other)
+    )
     command = [program("nginx"), "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
-    proxy = Proxy([*command, "-e", "stderr"], {443: port}, authority)
+    proxy = Proxy([*command, "-e", "stderr"], {443: port, 80: other}, authority)
     yield proxy
     proxy.stop()
 
@@ -156,6 +166,20 @@ def test_nginx(nginx: Proxy, secret: Path) -> None:
         assert "epoch" in nginx.web_socket(token, host, path)["ok"]
         with nginx.ask("GET", f"{path}/dashboard/app/main.js", host=host) as answer:
             assert answer.status == 200
+
+
+def test_the_other_sites_of_nginx(nginx: Proxy, secret: Path) -> None:
+    """They keep their own settings, such as the default of 1 MiB for bodies."""
+    large, token = bytes(2**21), make_token(secret)
+    with nginx.ask("POST", MESSAGES, large, token, "broker.example.org") as answer:
+        # That of the broker, which takes messages of max-message.
+        assert (answer.status, answer.headers["Content-Type"]) == (413, PROBLEM)
+    link = HTTPConnection(HOST, nginx.ports[80], timeout=TIMEOUT)
+    for body, status in ((b"small", 204), (large, 413)):
+        link.request("POST", "/", body)
+        with link.getresponse() as answer:
+            assert answer.status == status
+        link.close()
 
 
 @pytest.fixture
