@@ -191,6 +191,7 @@ def migrate(file: Path, store: Path) -> None:
 
     No broker may be running.
     """
+    from pubsub.store.sqlite_migration import incomplete
     from pubsub.store.sqlite_migration import migrate as migrate_file
 
     if store.exists():
@@ -202,8 +203,8 @@ def migrate(file: Path, store: Path) -> None:
     def report(reached: int, first: int, stop: int) -> None:
         lines.add(f"offset {reached} of {first} to {stop}")
 
-    with _errors(store, store):
-        migrate_file(file, store, report)
+    with _errors(incomplete(store), store):
+        migrate_file(file.absolute(), store, report)
     lines.end()
     click.echo(f"{store}: the history of {file}, which is kept")
 

@@ -31,6 +31,11 @@ _SUFFIX = ".migrating"
 _REPORT_SECONDS = 5.0
 
 
+def incomplete(target: Path) -> Path:
+    """Return the directory of the log ``target`` before it is complete."""
+    return target.with_name(target.name + _SUFFIX)
+
+
 def migrate(source: Path, target: Path, report: Callable[[int, int, int], None]) -> None:
     """Make a log in the directory ``target`` from the old history ``source``.
 
@@ -120,7 +125,7 @@ class _Migration:
     ) -> None:
         self._old = old
         self._target = target
-        self._path = target.with_name(target.name + _SUFFIX)
+        self._path = incomplete(target)
         self._report = report
         self._reported = time.monotonic()
         self._builder: SegmentBuilder | None = None
@@ -159,17 +164,44 @@ class _Migration:
         """Return the metadata of the log that is built, new or of a migration that was cut off."""
         self._directory = LogDirectory(self._path, create=True)
         self._directory.lock()
-        path = self._path / METADATA
         self._directory.remove_leftovers()
-        if path.exists():
-            metadata = Metadata(path)
-            done = {(row.base, row.sequence) for row in metadata.segments()}
-            for name in self._directory.segments():
-                base, _, sequence = name.removesuffix(".log").partition("-")
-                if (int(base), int(sequence)) not in done:
-                    self._directory.remove(name)
+        path = self._path / METADATA
+        metadata = self._continued(path)
+        rows = () if metadata is None else metadata.segments()
+        done = {(row.base, row.sequence) for row in rows}
+        for name in self._directory.segments():
+            base, _, sequence = name.removesuffix(".log").partition("-")
+            if (int(base), int(sequence)) not in done:
+                self._directory.remove(name)
+        if metadata is not None:
             return metadata
-        return Metadata.create(path, secrets.token_bytes(SALT_BYTES), self._first)
+        for suffix in ("", "-wal", "-shm"):
+            self._directory.remove(METADATA + suffix)
+        metadata = Metadata.create(path, secrets.token_bytes(SALT_BYTES), self._first)
+        # They tell from which file it is.
+        metadata.import_rows(epochs=self._old.epochs())
+        return metadata
+
+    def _continued(self, path: Path) -> Metadata | None:
+        """Return the metadata of a migration of the same file that was cut off, if there is one."""
+        if not path.exists():
+            return None
+        problem = "it is of another file"
+        try:
+            metadata = Metadata(path)
+            epochs = metadata.epochs()
+            # The old version may have been started again since.
+            if epochs and epochs == self._old.epochs()[: len(epochs)]:
+                return metadata
+            metadata.close()
+        except (sqlite3.Error, StartError) as error:
+            problem = str(error)
+        log.warn(
+            "history: {path} of an earlier migration is removed and begun anew: {problem}",
+            path=self._path,
+            problem=problem,
+        )
+        return None
 
     def _builder_at(self, offset: int) -> SegmentBuilder:
         if self._builder is None:

@@ -682,6 +682,23 @@ class MigrateTests(CommandCase):
         view.close()
         assert old.exists()
 
+    def test_errors_name_the_files_of_an_incomplete_history(self) -> None:
+        """Those of an attempt by another user, for example."""
+        old, new = self.directory / "history.db", self.directory / "history"
+        with sqlite_histories.history(old):
+            pass
+        building = self.directory / "history.migrating"
+        (building / "lock").mkdir(parents=True)
+        line = self.one_line("history", "migrate", str(old), "--store", f"log:{new}")
+        assert line == f"pubsub: {building / 'lock'}: Is a directory\n"
+        shutil.rmtree(building)
+        lock = Path(f"{old}-lock")
+        lock.unlink()
+        lock.mkdir()
+        with chdir(self.directory):
+            line = self.one_line("history", "migrate", old.name, "--store", f"log:{new}")
+        assert line == f"pubsub: {lock}: Is a directory\n"
+
     def test_a_directory_that_exists_is_left_alone(self) -> None:
         old, new = self.directory / "history.db", self.directory
         with sqlite_histories.history(old):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import struct
 from pathlib import Path
@@ -19,11 +20,12 @@ from pubsub.store import sqlite_migration
 from pubsub.store.block import encode_block
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_store import LogStore
+from pubsub.store.log_view import LogView
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.sqlite_history import JOURNALS, checksum
 from pubsub.store.sqlite_migration import migrate
 from pubsub.store.stored_runs import record_of
-from tests.histories import RUN
+from tests.histories import RUN, START
 from tests.sqlite_histories import history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
@@ -157,7 +159,8 @@ class MigrationTests(TestCase):
         assert [payloads for _, _, payloads in await self.payloads()] == [[b"0"], [b"1"], [b"2"]]
         assert store.next_offset == 3
 
-    async def test_it_continues_where_it_was_interrupted(self) -> None:
+    def interrupt(self) -> list[int]:
+        """Have a migration fail after two segments; return the bases of these and later ones."""
         with history(self.old) as old:
             for _ in range(40):
                 old.put("a", [bytes(100_000)])
@@ -174,10 +177,50 @@ class MigrationTests(TestCase):
         self.patch(SegmentBuilder, "sync", sync)  # type: ignore[no-untyped-call]
         raised(OSError, migrate, self.old, self.new, lambda *_: None)
         assert not self.new.exists()
+        return bases
+
+    async def test_it_continues_where_it_was_interrupted(self) -> None:
+        bases = self.interrupt()
         await self.open()
         assert bases[3] == bases[2]
         assert len(bases) == len(set(bases)) + 1
         assert [offset for offset, _, _ in await self.payloads()] == list(range(40))
+
+    async def test_it_continues_after_the_old_version_was_started_again(self) -> None:
+        bases = self.interrupt()
+        with history(self.old) as old:
+            old.put("b", [b"later"])
+        await self.open()
+        assert bases[3] == bases[2]
+        assert [offset for offset, _, _ in await self.payloads()] == list(range(41))
+
+    async def test_messages_of_another_file_are_not_kept(self) -> None:
+        """A migration of a wrong file was ended, and that of the right one has the same target."""
+        self.interrupt()
+        self.old = self.old.with_name("other.db")
+        with history(self.old, START + 1) as old:
+            for _ in range(20):
+                old.put("b", [b"other"])
+        lines = logged(self)
+        await self.open()
+        assert await self.payloads() == [(offset, "b", [b"other"]) for offset in range(20)]
+        assert sum("and begun anew" in line for line in lines) == 1
+        assert len([name for name in os.listdir(self.new) if name.endswith(".log")]) == 2
+
+    async def test_the_metadata_of_an_interrupted_one_is_damaged(self) -> None:
+        for content in (b"", b"no database" * 1000):
+            building = self.new.with_name("history.migrating")
+            building.mkdir()
+            for name in ("metadata.db", "metadata.db-wal"):
+                (building / name).write_bytes(content)
+            with history(self.old) as old:
+                old.put("a", [b"1"])
+            migrate(self.old, self.new, lambda *_: None)
+            assert not building.exists()
+            view = LogView(self.new)
+            assert view.refresh().segments[-1].stop == old.next
+            view.close()
+            shutil.rmtree(self.new)
 
     def test_files_that_cannot_be_migrated(self) -> None:
         self.old.write_bytes(b"no database" * 100)
