@@ -92,10 +92,20 @@ def _value(row: Mapping[str, Any]) -> bytes:
     return base64.b64decode(row["value_base64"])
 
 
-def count_messages(api: Api, start: int, stop: int, topics: Sequence[str]) -> int:
-    """Return the number of messages of ``topics`` in a range. Raises RequestFailed."""
+class RangeTotals(NamedTuple):
+    """The number of messages of some topics in a range, and their bytes."""
+
+    messages: int
+    nbytes: int
+
+
+def totals(api: Api, start: int, stop: int, topics: Sequence[str]) -> RangeTotals:
+    """Return the totals of ``topics`` in a range. Raises RequestFailed."""
     rows = api.get("/v1/topics", {"start": start, "stop": stop})["topics"]
-    return sum(row["messages"] for row in rows if not topics or row["name"] in topics)
+    wanted = [row for row in rows if not topics or row["name"] in topics]
+    return RangeTotals(
+        sum([row["messages"] for row in wanted]), sum([row["bytes"] for row in wanted])
+    )
 
 
 def start_of_last(

@@ -19,8 +19,9 @@ from pubsub.commands.whole_number import WholeNumber
 if TYPE_CHECKING:
     from pubsub.commands.history_reading import DamagedOffsets, StoredMessage
 
-# Up to so many messages it is quicker to read some more than to find the first one exactly.
-_KEPT = 1000
+# Up to so many messages and bytes it is quicker to read some more than to find the first one
+# exactly. The bytes bound the memory of the command.
+_KEPT, _KEPT_BYTES = 1000, 32 * 1024 * 1024
 
 
 @click.command("tail")
@@ -66,16 +67,19 @@ def print_last(
 
     api = Api(where)
     bounds = api.bounds()
-    stop = int(bounds["next"])
-    start = history.start_of_last(
-        number,
-        int(bounds["first"]),
-        stop,
-        lambda a, b: history.count_messages(api, a, b, topics),
-        _KEPT if number <= _KEPT else 0,
-    )
+    stop, start = int(bounds["next"]), int(bounds["first"])
+
+    def count(begin: int, end: int) -> int:
+        return history.totals(api, begin, end, topics).messages
+
+    are_kept = number <= _KEPT
+    if are_kept:
+        start = history.start_of_last(number, start, stop, count, _KEPT)
+        are_kept = history.totals(api, start, stop, topics).nbytes <= _KEPT_BYTES
+    if not are_kept:
+        start = history.start_of_last(number, start, stop, count, 0)
     messages = _intact(history.read(api, start, stop, topics))
-    for message in deque(messages, number) if number <= _KEPT else messages:
+    for message in deque(messages, number) if are_kept else messages:
         sys.stdout.buffer.write(formatter(message))
     sys.stdout.buffer.flush()
     return stop

@@ -160,9 +160,13 @@ class FakeApi:
             start, stop = (
                 int(query.get(name, [d])[0]) for name, d in (("start", "0"), ("stop", str(stop)))
             )
-            names = [topic for topic, _ in self.messages[start:stop]]
-            found = [(name, names.count(name)) for name in sorted(set(names))]
-            rows = [{"name": name, "messages": count, "bytes": 5} for name, count in found]
+            sizes: dict[str, list[int]] = {}
+            for topic, payload in self.messages[start:stop]:
+                sizes.setdefault(topic, []).append(len(payload))
+            rows = [
+                {"name": name, "messages": len(sizes[name]), "bytes": sum(sizes[name])}
+                for name in sorted(sizes)
+            ]
             return 200, [{"topics": rows}]
         if path != "/v1/history":
             return 500, []

@@ -21,7 +21,7 @@ from pubsub.client import (
     OutcomeUnknown,
     Refusal,
 )
-from pubsub.commands import replay
+from pubsub.commands import replay, tail
 from pubsub.commands.command import main
 from pubsub.commands.destination import resolve
 from pubsub.commands.output import Output
@@ -245,6 +245,26 @@ class TailTests(ClientCase):
         assert (code, out) == (0, "38\n39\n")
         assert err == "pubsub: offsets 40 to 40 are damaged and left out\n"
 
+    def test_the_last_ones_that_are_large(self) -> None:
+        """None is held: the first of them is looked for instead."""
+        self.patch(tail, "_KEPT_BYTES", 2000)  # type: ignore[no-untyped-call]
+        for size, most_before in ((100, 1000), (1000, 0)):
+            self.api.messages.clear()
+            text = "x" * size
+            self.store(*[("a", text), ("b", "")] * 50, ("a", "last"))
+            _, out, err = self.run_it("tail", "-n3", "a", API)
+            assert (out, err) == (f"{text}\n{text}\nlast\n", "")
+            (asked,) = [
+                parse_qs(urlsplit(target).query)
+                for _, target in self.api.requests
+                if target.startswith("/v1/history")
+            ]
+            self.api.requests.clear()
+            begin, end = int(asked["start"][0]), int(asked["stop"][0])
+            topics = [topic for topic, _ in self.api.messages[begin:end]]
+            assert 3 <= topics.count("a") <= 3 + most_before
+            assert (topics.count("a") > 3) == (size < 1000)
+
     def test_following(self) -> None:
         self.store(("a", "x"))
         self.client.stored.append(MessageBatch(Messages("a", Columns.of([b"y"]))))
@@ -402,8 +422,8 @@ class TopicsTests(ClientCase):
     """pubsub topics"""
 
     def test_listing(self) -> None:
-        self.store(("a", "x"), ("b", "y"), ("a", "z"))
-        assert self.run_it("topics", API) == (0, "a\t2\t5\nb\t1\t5\n", "")
+        self.store(("a", "xx"), ("b", "y"), ("a", "zzz"))
+        assert self.run_it("topics", API) == (0, "a\t2\t5\nb\t1\t1\n", "")
         assert json.loads(self.run_it("topics", "--json", API)[1].splitlines()[1])["name"] == "b"
         assert self.api.port == 7080
 
@@ -429,7 +449,7 @@ class TopicsTests(ClientCase):
 
     def test_names_stay_in_their_column_and_row(self) -> None:
         self.store(("a\tb\nc\x1b[2J", "x"))
-        assert self.run_it("topics", API) == (0, "a\\tb\\nc\\u001b[2J\t1\t5\n", "")
+        assert self.run_it("topics", API) == (0, "a\\tb\\nc\\u001b[2J\t1\t1\n", "")
 
     def test_a_deletion_is_confirmed_on_a_terminal(self) -> None:
         self.store(("a", "x"), ("b", "x"))
