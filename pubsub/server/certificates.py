@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -17,18 +18,22 @@ from pubsub.wire.server_tls import (
     CertificateEnd,
     ServerTls,
     end_of,
+    ends_of,
     load_tls,
     read_certificates,
 )
 
 if TYPE_CHECKING:
+    from cryptography import x509
+
     from pubsub.broker.listener import Listener
 
 log = Logger()
 _SSL = re.compile(r"(haproxy:)?ssl:")
 _SOON = timedelta(days=14)
 _REPLACE, _RELOAD = "replace it", "send SIGHUP"
-_BACKPLANE = "backplane"
+_RESTART = "replace it and restart the broker"
+_BACKPLANE, _PEER, _ENDPOINT = "backplane", "peer-cert", "endpoint"
 _DAY = 86_400.0
 
 
@@ -45,11 +50,24 @@ def read_tls(protocol: str, endpoint: str, settings: Mapping[str, Any]) -> Serve
         raise ConfigurationError(f"{protocol}: {error}") from None
 
 
+class _WatchedEnd(NamedTuple):
+    """The end of a certificate that is used over ``protocol``; ``remedy`` is for the log."""
+
+    protocol: str
+    end: CertificateEnd
+    remedy: str
+
+
+def _no_chain(_listener: Listener) -> Sequence[x509.Certificate]:
+    return ()
+
+
 class CertificateWatch(Service):
     """Logs the certificates of ``listeners`` when the broker starts, and those that end soon once a
     day and after a reload that changed them. ``seconds`` is the system's time.
 
-    ``backplane`` is the file with the certificate for the backplane, or empty.
+    ``backplane`` is the file with the certificate for the backplane, or empty. ``chain_of`` returns
+    the certificates in the endpoint string of a listener.
     """
 
     def __init__(
@@ -58,14 +76,17 @@ class CertificateWatch(Service):
         clock: IReactorTime,
         seconds: Callable[[], float],
         backplane: str = "",
+        chain_of: Callable[[Listener], Sequence[x509.Certificate]] = _no_chain,
     ) -> None:
         self._listeners = listeners
         self._backplane = backplane
+        self._chain_of = chain_of
         self._clock = clock
         self._seconds = seconds
         self._timer: IDelayedCall | None = None
-        self._known: dict[Listener, ServerTls] = {}
-        self._known_of_backplane: CertificateEnd | None = None
+        # Those of the last look.
+        self._known: set[_WatchedEnd] = set()
+        self._of_files: list[_WatchedEnd] = []
 
     def startService(self) -> None:
         """Log the certificates, and begin the daily check."""
@@ -90,11 +111,7 @@ class CertificateWatch(Service):
     def look_again(self) -> None:
         """Look at the certificates that are not those of the last look; called after a reload."""
         if self.running:
-            known, self._known = self._known, dict(self._served())
-            for listener, tls in self._known.items():
-                if known.get(listener) != tls:
-                    self._check(listener, tls)
-            self._look_at_backplane()
+            self._report_others(self._known)
 
     def _look(self) -> None:
         self._timer = self._clock.callLater(_DAY, self._look)
@@ -102,39 +119,47 @@ class CertificateWatch(Service):
 
     def look(self) -> None:
         """Warn of the certificates that end soon, and of those that have ended."""
-        self._known = dict(self._served())
-        for listener, tls in self._known.items():
-            self._check(listener, tls)
-        self._known_of_backplane = None
-        self._look_at_backplane()
+        self._report_others(set())
 
-    def _look_at_backplane(self) -> None:
-        """Look at the certificate for the backplane, which is read for each connection, if it is
-        not that of the last look."""
-        if not self._backplane:
-            return
-        try:
-            _, (found, *_) = read_certificates("backplane-cert", self._backplane)
-        except ConfigurationError:
-            # The next connection will report it.
-            return
-        end = end_of("backplane-cert", found)
-        if end != self._known_of_backplane:
-            self._known_of_backplane = end
-            self._report(_BACKPLANE, end, _REPLACE)
+    def _report_others(self, known: Collection[_WatchedEnd]) -> None:
+        self._of_files = list(self._read_files())
+        found = [*self._of_listeners(), *self._of_files]
+        self._known = set(found)
+        for one in found:
+            if one not in known:
+                self._report(one)
 
-    def _check(self, listener: Listener, tls: ServerTls) -> None:
-        for end in tls.ends:
-            where = f"{_REPLACE} in tls-ca" if end.setting == "tls-ca" else _REPLACE
-            self._report(listener.event_protocol, end, f"{where} and {_RELOAD}")
+    def _of_listeners(self) -> Iterator[_WatchedEnd]:
+        """Yield the ends of the certificates that the listeners present, and of authorities."""
+        for listener, tls in self._served():
+            for end in tls.ends:
+                where = f"{_REPLACE} in tls-ca" if end.setting == "tls-ca" else _REPLACE
+                yield _WatchedEnd(listener.event_protocol, end, f"{where} and {_RELOAD}")
+        for listener in self._listeners:
+            for end in ends_of(_ENDPOINT, self._chain_of(listener)):
+                yield _WatchedEnd(listener.event_protocol, end, _RESTART)
 
-    def _report(self, protocol: str, end: CertificateEnd, remedy: str) -> None:
-        now = datetime.fromtimestamp(self._seconds(), UTC)
+    def _read_files(self) -> Iterator[_WatchedEnd]:
+        """Yield the ends of the certificates that are read for each connection to another broker
+        or to the backplane.
+        """
+        files = [(_BACKPLANE, "backplane-cert", self._backplane)]
+        for listener in self._listeners:
+            files.append((listener.event_protocol, _PEER, listener.settings.get(_PEER, "")))
+        for protocol, setting, path in files:
+            if path:
+                # The next connection reports a file that cannot be used.
+                with suppress(ConfigurationError):
+                    _, chain = read_certificates(setting, path)
+                    yield _WatchedEnd(protocol, end_of(setting, chain[0]), _REPLACE)
+
+    def _report(self, watched: _WatchedEnd) -> None:
+        end, now = watched.end, datetime.fromtimestamp(self._seconds(), UTC)
         values = {
-            "protocol": protocol,
+            "protocol": watched.protocol,
             "subject": end.subject,
             "end": f"{end.expires:%Y-%m-%d}",
-            "remedy": remedy,
+            "remedy": watched.remedy,
         }
         if end.expires <= now:
             log.warn(
@@ -146,7 +171,7 @@ class CertificateWatch(Service):
     def figures(self) -> list[dict[str, Any]]:
         """Return the ends of the certificates in use; the earliest of those with equal names."""
         found: dict[tuple[str, str, str], float] = {}
-        for protocol, end in self._ends():
+        for protocol, end, _ in (*self._of_listeners(), *self._of_files):
             key = protocol, end.setting, end.subject
             expires = end.expires.timestamp()
             found[key] = min(expires, found.get(key, expires))
@@ -154,10 +179,3 @@ class CertificateWatch(Service):
             {"protocol": protocol, "setting": setting, "subject": subject, "expires": expires}
             for (protocol, setting, subject), expires in found.items()
         ]
-
-    def _ends(self) -> Iterator[tuple[str, CertificateEnd]]:
-        for listener, tls in self._served():
-            for end in tls.ends:
-                yield listener.event_protocol, end
-        if self._known_of_backplane is not None:
-            yield _BACKPLANE, self._known_of_backplane

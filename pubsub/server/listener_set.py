@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IProtocolFactory
@@ -18,6 +18,9 @@ from pubsub.server.configuration import ListenerConfig
 from pubsub.server.configuration_changes import fixed_settings
 from pubsub.tuning import Tuning
 from pubsub.wire.listener_service import ListenerService
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 log = Logger()
 
@@ -51,6 +54,11 @@ class ListenerSet:
             if (listener.protocol, listener.endpoint) == (protocol, endpoint):
                 return listener
         return None
+
+    def endpoint_certificates(self, listener: Listener) -> list[x509.Certificate]:
+        """Return the certificates that the endpoint string of a listener names."""
+        service = self._broker.served.service_of(listener)
+        return service.endpoint_certificates if isinstance(service, ListenerService) else []
 
     def others(self, wanted: list[ListenerConfig]) -> list[Listener]:
         """Return the listeners that are not ``wanted``."""

@@ -147,7 +147,8 @@ def make_broker(
             listeners.add(prepared)
     warn_of_unused(one.endpoint for one in entries(config))
     certificate = settings["backplane-cert"] if settings["backplane"] else ""
-    watch = CertificateWatch(broker.listeners, reactor, wall.system, certificate)
+    chain_of = listeners.endpoint_certificates
+    watch = CertificateWatch(broker.listeners, reactor, wall.system, certificate, chain_of)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     broker.configuration.reloaded = watch.look_again
     broker.statistics.certificates = watch.figures

@@ -40,9 +40,11 @@ from pubsub.wire.loopback import use_reno_on_loopback
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import proxied, use_proxied_streams
 from pubsub.wire.server_tls import ServerTls
-from pubsub.wire.tls_factory import TlsFactory, use_tls_streams
+from pubsub.wire.tls_factory import TlsFactory, endpoint_certificates, use_tls_streams
 
 if TYPE_CHECKING:
+    from cryptography import x509
+
     from pubsub.broker.memory_budget import MemoryBudget
 
 log = Logger()
@@ -130,6 +132,11 @@ class ListenerService(Service):
     def endpoint(self) -> str:
         """The endpoint string that it was made with."""
         return self._description
+
+    @property
+    def endpoint_certificates(self) -> list[x509.Certificate]:
+        """The certificates that the endpoint string names, and those up to the authority."""
+        return endpoint_certificates(self._endpoint)
 
     @property
     def factory(self) -> IProtocolFactory:

@@ -96,13 +96,18 @@ def _ends(
     chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
 ) -> list[CertificateEnd]:
     """Return the ends of the certificates of a listener, one or two of each file."""
-    own, first = chain[0], min(chain, key=_expiry)
-    found = [end_of("tls-cert", own)]
-    if _expiry(first) < _expiry(own):
-        found.append(end_of("tls-cert", first))
+    found = ends_of("tls-cert", chain)
     if authorities:
         found.append(end_of("tls-ca", min(authorities, key=_expiry)))
     return found
+
+
+def ends_of(setting: str, chain: Sequence[x509.Certificate]) -> list[CertificateEnd]:
+    """Return the end of the first certificate, and that of one up to the authority before it."""
+    if not chain:
+        return []
+    own, first = chain[0], min(chain, key=_expiry)
+    return [end_of(setting, one) for one in ([own] if own is first else [own, first])]
 
 
 def _expiry(certificate: x509.Certificate) -> datetime:

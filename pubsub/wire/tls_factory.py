@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cryptography import x509
 from OpenSSL import SSL
 from twisted.internet.interfaces import (
     IAddress,
@@ -91,6 +92,19 @@ class TlsFactory(TLSMemoryBIOFactory):
         """
         find = getattr(self.wrappedFactory, "answer_without_tls", None)
         return b"" if find is None else bytes(find(data))
+
+
+def endpoint_certificates(endpoint: object) -> list[x509.Certificate]:
+    """Return the certificates of an ``ssl:`` endpoint, which has read them when it was made.
+
+    Other endpoints have none. Twisted has no method for it.
+    """
+    endpoint = getattr(endpoint, "_wrappedEndpoint", endpoint)
+    options: Any = getattr(endpoint, "_sslContextFactory", None)
+    own = getattr(options, "certificate", None)
+    if own is None:
+        return []
+    return [one.to_cryptography() for one in (own, *(options.extraCertChain or ()))]
 
 
 def use_tls_streams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import trustme
+from cryptography import x509
 from OpenSSL import SSL
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -127,6 +128,45 @@ class WatchTests(SynchronousTestCase):
         issue(2026, 9)
         watch.look_again()
         assert lines[2] == line.format("ends on 2026-07-09")
+
+    def test_a_certificate_for_peers(self) -> None:
+        """It is read for each connection to one, as that for the backplane."""
+        path = scratch(self) / "peer.pem"
+        issued = AUTHORITY.issue_cert("a.example", not_after=datetime(2026, 7, 9, tzinfo=UTC))
+        path.write_bytes(issued.cert_chain_pems[0].bytes())
+        lines, listener = logged(self), make_listener(make_broker())
+        listener.settings = {**listener.settings, "peer-cert": str(path)}
+        now = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
+        watch = CertificateWatch([listener], Clock(), lambda: now)
+        watch.look()
+        assert lines == ["toy: the certificate of a.example ends on 2026-07-09; replace it"]
+        (figure,) = watch.figures()
+        assert (figure["protocol"], figure["setting"]) == ("toy", "peer-cert")
+        path.unlink()
+        watch.look()
+        assert watch.figures() == []
+
+    def test_the_certificates_of_an_endpoint(self) -> None:
+        """Twisted reads them when the listener is made; one up to the authority ends earlier."""
+        begin = datetime(2026, 7, 1, tzinfo=UTC)
+        ends = [begin + timedelta(days=days) for days in (8, 3, 5)]
+        chain = [
+            x509.load_pem_x509_certificate(
+                AUTHORITY.issue_cert(f"{end:%d}.example", not_after=end).cert_chain_pems[0].bytes()
+            )
+            for end in ends
+        ]
+        lines, listener = logged(self), make_listener(make_broker())
+        watch = CertificateWatch(
+            [listener, make_listener(make_broker())], Clock(), begin.timestamp, "",
+            lambda one: chain if one is listener else [],
+        )  # fmt: skip
+        watch.look()
+        line = "toy: the certificate of {}.example ends on 2026-07-{}; replace it and restart the "
+        assert lines == [line.format(day, day) + "broker" for day in ("09", "04")]
+        assert [(one["setting"], one["subject"]) for one in watch.figures()] == [
+            ("endpoint", "09.example"), ("endpoint", "04.example"),
+        ]  # fmt: skip
 
     def tls(self, subject: str, days: int) -> ServerTls:
         """Return the TLS of a certificate that ends ``days`` after 2026-07-01."""

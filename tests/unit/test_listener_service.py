@@ -14,6 +14,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
+import trustme
 from twisted.internet import reactor, tcp, udp
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
@@ -31,7 +32,9 @@ from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
 from pubsub.wire import accept_errors
 from pubsub.wire.light_transport import LightTransport
 from pubsub.wire.listener_service import BACKLOG, ListenerService
+from pubsub.wire.server_tls import subject_of
 from tests.unit.cafe_wire import Cafe
+from tests.unit.fakes import scratch
 from tests.unit.streams import logged
 from tests.unit.tunings import without
 
@@ -96,6 +99,27 @@ class EndpointTests(SynchronousTestCase):
             with pytest.raises(ConfigurationError, match="IPv6"):
                 service_at(endpoint)
         assert service_at(r"tcp:0:interface=\:\:1")
+
+    def test_the_certificates_of_an_endpoint(self) -> None:
+        directory, authority = scratch(self), trustme.CA()
+        own, extra = (authority.issue_cert(name) for name in ("a.example", "b.example"))
+        files = []
+        for name, blob in (
+            ("key", own.private_key_pem), ("own", own.cert_chain_pems[0]),
+            ("extra", extra.cert_chain_pems[0]),
+        ):  # fmt: skip
+            files.append(directory / name)
+            files[-1].write_bytes(blob.bytes())
+        key, certificate, chain = files
+        text = f"ssl:0:privateKey={key}:certKey={certificate}"
+        for endpoint, subjects in (
+            ("tcp:0", []),
+            ("haproxy:tcp:0", []),
+            (text, ["a.example"]),
+            (f"haproxy:{text}:extraCertChain={chain}", ["a.example", "b.example"]),
+        ):
+            found = service_at(endpoint).endpoint_certificates
+            assert list(map(subject_of, found)) == subjects
 
     def test_systemd_without_a_socket_unit_is_a_clear_error(self) -> None:
         for endpoint in ("systemd:domain=INET:index=0", "systemd:name=cafe.socket"):
