@@ -122,6 +122,8 @@ class EngineOptions:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
+            # As from Python 3.13 on: the certificate of a trusted authority need not be a root's.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.key or None)
         except (OSError, ValueError) as error:

@@ -40,6 +40,8 @@ class TlsOptions:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ValueError) as error:
             raise InvalidUrl(f"tls_ca: {self.ca}: {_reason(error)}") from None
+        # As from Python 3.13 on: the certificate of a trusted authority need not be a root's.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate is not None:
             try:

@@ -232,6 +232,8 @@ def _tls_context(where: Destination) -> ssl.SSLContext:
     own = {"--tls-cert": where.tls_cert, "--tls-key": where.tls_key}
     with _naming({"--tls-ca": where.tls_ca}):
         context = ssl.create_default_context(cafile=where.tls_ca)
+    # As from Python 3.13 on: the certificate of a trusted authority need not be a root's.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if where.tls_cert is None:
         if where.tls_key is not None:
             raise RequestFailed("--tls-key needs --tls-cert")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography import x509
 from OpenSSL import SSL, crypto
 from service_identity import VerificationError
+from twisted.internet._sslverify import IOpenSSLTrustRoot
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
-from twisted.internet.ssl import (
-    Certificate,
-    optionsForClientTLS,
-    platformTrust,
-    trustRootFromCertificates,
-)
+from twisted.internet.ssl import optionsForClientTLS, platformTrust
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -24,11 +22,22 @@ from pubsub.errors import ConfigurationError
 from pubsub.wire.connect_errors import NOT_TLS
 from pubsub.wire.server_tls import (
     add_callback,
-    read_authorities,
     read_certificates,
     read_key,
     reason_of,
+    trust,
 )
+
+
+@implementer(IOpenSSLTrustRoot)
+class _TrustedCertificates:
+    """Those of a file, for Twisted, whose own class takes roots alone."""
+
+    def __init__(self, certificates: Sequence[x509.Certificate]) -> None:
+        self._certificates = certificates
+
+    def _addCACertsToContext(self, context: SSL.Context) -> None:
+        trust(context, self._certificates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +63,13 @@ class ClientFiles:
         """Return Twisted's options for a connection to ``host``; raises ConfigurationError."""
         # Twisted adds callbacks when it connects, and would show a traceback.
         add_callback(SSL.Context(SSL.TLS_METHOD))
-        trust = platformTrust()
+        trusted = platformTrust()
         if self.ca:
-            _, found = read_authorities(f"{self.prefix}-ca", self.ca)
-            trust = trustRootFromCertificates([Certificate(_old(one)) for one in found])
+            trusted = _TrustedCertificates(read_certificates(f"{self.prefix}-ca", self.ca)[1])
         try:
             return optionsForClientTLS(
                 host,
-                trust,
+                trusted,
                 acceptableProtocols=[protocol.encode()] if protocol else None,
                 extraCertificateOptions=self._own(),
             )

@@ -20,14 +20,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from OpenSSL import SSL
-from OpenSSL.crypto import X509
-from twisted.logger import Logger
+from OpenSSL.crypto import X509, X509StoreFlags
 
 from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.broker.tls_settings import NONE, REQUIRED
 from pubsub.errors import ConfigurationError
 
-log = Logger()
 _VERSIONS = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 _SAFE = SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_PREFERENCE
@@ -84,8 +82,7 @@ def load_tls(settings: Mapping[str, Any]) -> ServerTls | None:
                 f"tls-client: {settings['tls-client']} needs tls-ca, a file with the authorities "
                 "of the clients' certificates"
             )
-        authorities_bytes, authorities = read_authorities("tls-ca", settings["tls-ca"])
-        _warn_of_others(settings["tls-ca"], authorities)
+        authorities_bytes, authorities = read_certificates("tls-ca", settings["tls-ca"])
     context = _make_context(settings, chain, key, authorities)
     parts = certificates, key_bytes, authorities_bytes, *map(str.encode, _texts(settings))
     digest = sha256(b"".join(sha256(part).digest() for part in parts)).digest()
@@ -149,54 +146,6 @@ def read_certificates(name: str, path: str) -> tuple[bytes, list[x509.Certificat
             "written"
         )
     return data, found
-
-
-def read_authorities(name: str, path: str) -> tuple[bytes, list[x509.Certificate]]:
-    """Return the content of the file ``path`` and its certificates, with which others are verified.
-
-    ``name`` is the setting. Raises ConfigurationError if none of them verifies any.
-    """
-    data, found = read_certificates(name, path)
-    if not any(map(_is_root, found)):
-        first = found[0]
-        issuer = first.issuer.rfc4514_string()
-        raise ConfigurationError(
-            f"{name}: {path} has no certificate of a root, so it verifies none; that of "
-            f"{subject_of(first)} was issued by {_shown(issuer)}; add those of the authorities "
-            "up to the root"
-        )
-    return data, found
-
-
-def _warn_of_others(path: str, found: Sequence[x509.Certificate]) -> None:
-    """Log the certificates in the file of ``tls-ca`` that verify none."""
-    for one in found:
-        if not _has_effect(one):
-            log.warn(
-                "tls-ca: {path}: the certificate of {subject} is not one of an authority, and "
-                "has no effect; remove it",
-                path=path,
-                subject=subject_of(one),
-            )
-
-
-def _is_root(certificate: x509.Certificate) -> bool:
-    """Return whether nobody else has issued ``certificate``: OpenSSL accepts only chains to such.
-
-    One that is not of an authority is accepted as itself.
-    """
-    return certificate.issuer == certificate.subject
-
-
-def _has_effect(certificate: x509.Certificate) -> bool:
-    """Return whether another certificate can be accepted because of this one, or this one can."""
-    if _is_root(certificate):
-        return True
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
-        return False
-    return found.ca
 
 
 def _is_cut_off(data: bytes) -> bool:
@@ -298,15 +247,26 @@ def _set_ciphers(context: SSL.Context, ciphers: str) -> None:
 def _verify_clients(
     context: SSL.Context, authorities: Sequence[x509.Certificate], required: bool
 ) -> None:
-    store = context.get_cert_store()
-    assert store is not None
+    trust(context, authorities)
     for authority in authorities:
-        store.add_cert(X509.from_cryptography(authority))
         context.add_client_ca(authority)
     mode = SSL.VERIFY_PEER | (SSL.VERIFY_FAIL_IF_NO_PEER_CERT if required else 0)
     context.set_verify(mode, _note_error)
     # A certificate is verified in each handshake: a resumed session would skip that.
     context.set_options(SSL.OP_NO_TICKET)
+
+
+def trust(context: SSL.Context, certificates: Sequence[x509.Certificate]) -> None:
+    """Accept chains that end with one of ``certificates``, and these certificates themselves.
+
+    An authority among them need not be a root: others that the same root has issued are not
+    trusted then.
+    """
+    store = context.get_cert_store()
+    assert store is not None
+    for one in certificates:
+        store.add_cert(X509.from_cryptography(one))
+    store.set_flags(X509StoreFlags.PARTIAL_CHAIN)
 
 
 def _note_error(connection: SSL.Connection, _certificate: object, number: int, _depth: int,

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, assert_type
@@ -24,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pubsub import client as asyncio_client
 from pubsub.client import (
     ClientClosed,
+    ClientError,
     ConnectFailed,
     Disconnected,
     HistoryNeeded,
@@ -305,6 +307,10 @@ class TlsTests(TestCase):
         self.other = self.write(directory / "other.pem", trustme.CA().cert_pem.bytes())
         served = authority.issue_cert("localhost").private_key_and_cert_chain_pem.bytes()
         self.own = self.write(directory / "own.pem", served)
+        between = authority.create_child_ca()
+        self.between = self.write(directory / "between.pem", between.cert_pem.bytes())
+        issued = between.issue_cert("localhost").private_key_and_cert_chain_pem.bytes()
+        self.issued = self.write(directory / "issued.pem", issued)
         endpoint = f"ssl:0:interface=127.0.0.1:privateKey={self.own}:certKey={self.own}"
         self.broker = start_broker(self, listen=[{"protocol": "nsd", "endpoint": endpoint}])
         self.port = self.broker.address("nsd")[1]
@@ -328,6 +334,36 @@ class TlsTests(TestCase):
                 await publish(connect, "127.0.0.1", tls_ca=self.ca)
 
         await in_both(scenario)
+
+    async def test_an_intermediate_authority_is_trusted_without_its_root(self) -> None:
+        """Neither are others of the root; a certificate of none is trusted alone."""
+        for trusted, good, bad in (
+            (self.between, self.issued, self.own),
+            (self.own, self.own, self.issued),
+        ):
+            port = self.verifying(good, trusted)
+
+            async def scenario(
+                connect: Callable[..., Any], port: int, trusted: str, good: str, bad: str
+            ) -> None:
+                url = f"nsd+tls://localhost:{port}"
+                async with connect(url, tls_ca=trusted, tls_cert=good) as client:
+                    assert await client.publish("t", b"x", confirm=True) is Level.STORED
+                for files in (
+                    {"tls_ca": trusted, "tls_cert": bad},
+                    {"tls_ca": self.other, "tls_cert": good},
+                ):
+                    with pytest.raises(ClientError):
+                        async with connect(url, **files) as client:
+                            await client.publish("t", b"x", confirm=True)
+
+            await in_both(partial(scenario, port=port, trusted=trusted, good=good, bad=bad))
+
+    def verifying(self, own: str, authorities: str) -> int:
+        """Return the port of a broker that requires certificates of clients."""
+        files = {"tls-cert": own, "tls-ca": authorities, "tls-client": "required"}
+        broker = start_broker(self, listen=[{"protocol": "nsd", "port": 0, **files}])
+        return broker.address("nsd")[1]
 
     async def test_the_authorities_are_not_read_in_the_loop(self) -> None:
         """There, the program would stand still at each connection."""

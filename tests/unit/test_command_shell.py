@@ -118,6 +118,16 @@ class ApiTests(TestCase):
 
         await deferToThread(work)
 
+    async def test_an_authority_need_not_be_a_root(self) -> None:
+        directory, authority = scratch(self), trustme.CA().create_child_ca()
+        ca, own = directory / "ca.pem", directory / "own.pem"
+        ca.write_bytes(authority.cert_pem.bytes())
+        own.write_bytes(authority.issue_cert("localhost").private_key_and_cert_chain_pem.bytes())
+        broker = start_broker(self, tls_cert=str(own))
+        port = broker.address("http")[1]
+        api = at(f"https://localhost:{port}", tls_ca=str(ca))
+        assert (await deferToThread(api.bounds))["next"] == 0
+
     async def test_a_broker_that_cannot_be_reached(self) -> None:
         broker = start_broker(self)
         url = broker.url("http")

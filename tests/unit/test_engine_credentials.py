@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any
 
+import trustme
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.engine_credentials import login
-from pubsub.backplane.engine_url import ENGINE, engine_options
+from pubsub.backplane.engine_url import ENGINE, EngineOptions, engine_options
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import scratch
 from tests.unit.nkey_seed import SEED
@@ -104,3 +106,10 @@ class FileTests(SynchronousTestCase):
         settings["backplane-creds"] = ""
         settings["backplane-ca"] = str(Path(self.path.parent) / "missing")
         assert "backplane-ca: " in str(raised(ConfigurationError, engine_options, settings))
+
+    def test_an_authority_need_not_be_a_root(self) -> None:
+        ca = self.path.with_name("ca.pem")
+        ca.write_bytes(trustme.CA().create_child_ca().cert_pem.bytes())
+        options = EngineOptions(ENGINE.parse(HOST), "", str(ca), "", "", 1)
+        context = options.of_nats(f"tls://{HOST}")["tls"]
+        assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
