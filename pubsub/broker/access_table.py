@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from pubsub.broker.access import RESERVED, View
-from pubsub.broker.client_keys import UNIX, ClientKeys, Network, address_of, keys_of
+from pubsub.broker.client_keys import UNIX, ClientKeys, Network, NetworkSet, address_of, keys_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.key_index import KeyIndex
 from pubsub.settings import matcher
@@ -45,6 +45,10 @@ class Who:
     proofs: tuple[str, ...] = ()
     listeners: tuple[str, ...] = ()
     issuers: tuple[str, ...] = ()
+    _near: NetworkSet = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_near", NetworkSet(self.networks))
 
     def __str__(self) -> str:
         """The conditions as they are written in the file."""
@@ -85,8 +89,7 @@ class Who:
     def _is_near(self, host: str) -> bool:
         if host == UNIX or not host:
             return host in self.networks
-        address = address_of(host)
-        return any(not isinstance(net, str) and address in net for net in self.networks)
+        return address_of(host) in self._near
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.client_keys import NetworkSet
 from pubsub.broker.identity import ANONYMOUS, NOBODY, PASSWORD, TOKEN, Identity
 from pubsub.broker.key_index import KeyIndex
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "ops": ("ada", "bob*"),
+    "ends": ("*by", "b*"),
     "all": ("*",),
     "one": ("ada",),
     "none": (),
@@ -23,7 +26,10 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 _NETWORKS = [
     "unix", *map(ip_network, ("10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0", "::/0", "fe80::/10"))
 ]  # fmt: skip
-_NAMES = ["*", "a*", "ada", "bob", "10.1.2.3", "unix"]
+_NAMES = [
+    "*", "a*", "ada", "bob", "10.1.2.3", "unix", "?d*", "*y", "*[by]", "b*y", "b?bby", "*da*",
+    "*[b-",
+]  # fmt: skip
 WHOS = st.builds(
     Who,
     identities=st.lists(st.sampled_from(_NAMES), max_size=2).map(tuple),
@@ -64,12 +70,33 @@ class IndexTests(SynchronousTestCase):
             [Who(groups=(f"group-{one}",)) for one in numbers],
             [Who(networks=(ip_network(f"10.0.{one}.0/24"),)) for one in numbers],
             [Who(identities=("user-*",), groups=(f"group-{one}",)) for one in numbers],
+            [Who(identities=(f"user-{one}*", "nobody")) for one in numbers],
+            [Who(identities=(f"?ser*-{one}",)) for one in numbers],
+            [Who(identities=(f"[a-u]*-{one}", "nobody")) for one in numbers],
         ):
             found = table(*whos, groups=groups)
             with patch.object(found, "is_about", wraps=found.is_about) as asked:
                 assert found.rules_about((), ada, "toy") == (found.rules[7],)
                 assert found.rules_about((), NOBODY, "toy") == ()
             assert asked.call_count == 1
+
+
+class NetworkTests(SynchronousTestCase):
+    """Networks of a rule"""
+
+    @given(
+        st.lists(st.ip_addresses(network="10.0.0.0/28") | st.ip_addresses(network="fd00::/124")),
+        st.integers(0, 8),
+    )
+    def test_an_address_is_looked_up(self, addresses: list[Any], host_bits: int) -> None:
+        networks = [
+            ip_network((one, one.max_prefixlen - (host_bits + at) % 9), strict=False)
+            for at, one in enumerate(addresses)
+        ]
+        found = NetworkSet([*networks, "unix"])
+        for text in ("10.0.0.0", "10.0.0.9", "10.0.1.0", "fd00::7", "fd00::1:0"):
+            address = ip_address(text)
+            assert (address in found) == any(address in network for network in networks)
 
 
 class KeyIndexTests(SynchronousTestCase):
