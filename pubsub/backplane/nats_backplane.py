@@ -83,6 +83,7 @@ class NatsBackplane:
         self._unusable: set[str] = set()
         self._queued = 0
         self._connections = 0
+        self._away_since: float | None = None
         self.gate = Gate()
         self.trouble: str | None = _AT_START
         self.complaint = ""
@@ -215,10 +216,21 @@ class NatsBackplane:
         self.limit = limit
         self.link = secrets.randbits(64)
         log.info("backplane: connected to {server}", server=server)
+        self._report_missed()
         if limit < _NEEDED:
             self._warn_of_limit(limit)
         if self.history is not None and self.history.watcher is not None:
             self.history.watcher.joined()
+
+    def _report_missed(self) -> None:
+        """The engine keeps nothing for subscriptions that it does not have."""
+        since, self._away_since = self._away_since, None
+        if since is not None and len(self._coverage):
+            log.warn(
+                "backplane: subscribers here may have missed live messages of other brokers in the "
+                "{seconds:.1f} s before, except those of a shared history",
+                seconds=self._reactor.seconds() - since,
+            )
 
     def _warn_of_limit(self, limit: int) -> None:
         self.complaint = f"max_payload of nats-server is {limit} bytes; set it to {_NEEDED} or more"
@@ -250,6 +262,8 @@ class NatsBackplane:
 
     def _leave(self, reason: str) -> None:
         self.trouble = reason
+        if self._away_since is None:
+            self._away_since = self._reactor.seconds()
         if self.history is not None and self.history.watcher is not None:
             self.history.watcher.left()
 

@@ -217,6 +217,29 @@ class ReasonTests(SynchronousTestCase):
         backplane.away("it stops")
         assert "the engine is away: it stops" in lines[-1]
 
+    def test_subscribers_that_may_have_missed_messages_are_reported(self) -> None:
+        clock, lines = Clock(), logged(self)
+        backplane = NatsBackplane(
+            cast(Any, OPTIONS), clock, lambda call: None, lambda *dropped: None
+        )
+        backplane.connected("nats://engine:4222", 2**20)
+        backplane.away("killed")
+        clock.advance(5)
+        backplane.connected("nats://engine:4222", 2**20)
+        # Nobody subscribes here.
+        assert not [line for line in lines if "have missed" in line]
+        backplane.want("a")
+        for _ in range(3):
+            backplane.away("killed")
+            backplane.unusable("starting")
+            clock.advance(0.5)
+        backplane.connected("nats://other:4222", 2**20)
+        assert lines[-1] == (
+            "backplane: subscribers here may have missed live messages of other brokers in the "
+            "1.5 s before, except those of a shared history"
+        )
+        assert "connected to nats://other:4222" in lines[-2]
+
     def test_one_server_is_away_and_another_one_is_unusable(self) -> None:
         clock, lines = Clock(), logged(self)
         backplane = NatsBackplane(
