@@ -196,6 +196,8 @@ class GetTests(CopyCase):
         self.publish(1)
         self.publish(2)
         assert self.get(client) == [*names(0, 5), *names(6, 8)]
+        (drop,) = self.a.broker.counters.drops.items()
+        assert drop == ((self.cable.link.label, "t", "not-copied"), 1)
         (copy,) = self.a.store.items(COPIES)
         assert json.loads(copy[1])["live_from"] == -1
 

@@ -105,8 +105,9 @@ class TopicCopies:
         self._kept: set[str] = set()
         # Those of them that are subscribed to since then: all their messages are stored here.
         self._gapless: set[str] = set()
-        # Copied topics of which the host has delivered messages since its last page.
-        self._delivered: set[str] = set()
+        # Copied topics of which the host has delivered messages since its last page, and the number
+        # of those that subscribers here get with the copy.
+        self._delivered: dict[str, int] = {}
         # The calls that wait for the present update of a topic, and for the one after it.
         self._updates: dict[Topic, tuple[list[Deferred[bool]], list[Deferred[bool]]]] = {}
         listener.when_open(lambda: self._all.read(listener.store))
@@ -137,11 +138,12 @@ class TopicCopies:
 
         What was copied stays, also if the host stores the topic again.
         """
-        copy = self._copies.get(topic.name)
+        copy, missed = self._copies.get(topic.name), self._delivered.pop(topic.name, 0)
         if copy is not None and copy.has_begun:
             self._copies[topic.name] = due = TopicCopy(copy.epoch, copy.offset, -1)
             self._save(topic, due)
-        self._delivered.discard(topic.name)
+            if missed:
+                self._listener.drop(self._endpoint, topic.name, "not-copied", missed)
         self._kept.add(topic.name)
         self._gapless.add(topic.name)
 
@@ -169,7 +171,7 @@ class TopicCopies:
         """Another broker hosts the topic, or its host does not store it; return the copy."""
         self._kept.discard(topic.name)
         self._gapless.discard(topic.name)
-        self._delivered.discard(topic.name)
+        self._delivered.pop(topic.name, None)
         copy = self._copies.pop(topic.name, None)
         if copy is not None:
             self._listener.store.delete(COPIES, self._key(topic.name))
@@ -187,9 +189,12 @@ class TopicCopies:
             ensureDeferred(self._run(topic, reader))
         return done
 
-    def notify(self, topic: Topic, reader: PageReader) -> None:
-        """The host has delivered messages: copy them, unless an update is about to begin."""
-        self._delivered.add(topic.name)
+    def notify(self, topic: Topic, reader: PageReader, count: int) -> None:
+        """The host has delivered messages: copy them, unless an update is about to begin.
+
+        ``count`` of them subscribers here get with the copy.
+        """
+        self._delivered[topic.name] = self._delivered.get(topic.name, 0) + count
         present = self._updates.get(topic)
         if present is None or not present[1]:
             self.update(topic, reader)
@@ -231,7 +236,7 @@ class TopicCopies:
                 if topic.name in self._delivered:
                     self.keep(topic)
                 return
-            self._delivered.discard(topic.name)
+            self._delivered.pop(topic.name, None)
             if page.next <= page.since < page.end:
                 raise ReadFailed(f"its page of offset {page.since} goes no further")
             if end is None:
