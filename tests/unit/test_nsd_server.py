@@ -82,6 +82,25 @@ class LongListTests(SynchronousTestCase):
         self.nsd.turn()
         assert client.stream.lost
 
+    def test_a_half_that_is_found_closed_when_the_broker_reads_again(self) -> None:
+        """As over a UNIX socket: requests that came before have not been handled yet."""
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada") + wire.open_("ben"))
+        resume = client.stream.resumeProducing
+
+        def resume_and_end() -> None:
+            resume()
+            client.protocol.readConnectionLost()
+
+        self.patch(client.stream, "resumeProducing", resume_and_end)  # type: ignore[no-untyped-call]
+        for _ in range(20):
+            client.stream.read(on=False)
+            self.nsd.pump(3)
+        first, second = client.take().splitlines(keepends=True)
+        assert wire.bodies(first) == self.texts
+        assert second == SUCCESS
+        assert client.closed
+
     def test_a_client_that_has_closed_its_half_and_does_not_read_is_aborted(self) -> None:
         client = wire.slow_client(self.nsd)
         client.send(wire.get("ada") * 3)

@@ -66,7 +66,8 @@ class NsdConnection(Connection):
     # The response to a Get while it is sent; no other request is handled meanwhile.
     _message_list: MessageList | None = None
     _in_consume = False
-    # Made for the first Get of an identity that is subscribed to them.
+    # True while requests in the read buffer wait for others to be answered.
+    _has_requests = False
     _figures: UnseenFigures | None = None
     # A request that waits; no other is handled meanwhile.
     _waiting: WaitingRequest | None = None
@@ -123,6 +124,7 @@ class NsdConnection(Connection):
             if self.turn_over():
                 break
         self._in_consume = False
+        self._has_requests = at < len(data) and (self._waits or self.output_full)
         if self.output_full:
             # Over TLS the transport becomes full between two reads, when nothing is sent.
             self.hold("output")
@@ -132,8 +134,7 @@ class NsdConnection(Connection):
 
     def _fail_too_long(self, line: bytes) -> None:
         shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
-        answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
-        self.fail("line-too-long", answer, line)
+        self.fail("line-too-long", wrap(error(f"INVALID REQUEST: [{shown}]"), False), line)
 
     def _publish_columns(self, columns: Columns, data: bytes, at: int) -> int:
         """Publish the bodies of lines from ``at`` on whose heads are known.
@@ -158,9 +159,8 @@ class NsdConnection(Connection):
         if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         count = columns.count
-        durability = max([topic.durability for topic in mixed[0].topics])
         success, failed = wrap(SUCCESS, False), wrap(NOT_STORED, False)
-        self.reply_when_stored(durability, success * count, failed * count, count)
+        self.reply_when_stored(mixed[0].durability, success * count, failed * count, count)
         return True
 
     def _publish_run(self, columns: Columns) -> None:
@@ -332,7 +332,7 @@ class NsdConnection(Connection):
 
     def owes_answers(self) -> bool:
         """See ``Leaver``: the response that is being sent, and those to the requests behind it."""
-        waiting = self.output_full and self._read_buffer is not None and not self._discards_input
+        waiting = self._has_requests and not self._discards_input
         return self._waits or waiting or super().owes_answers()
 
     def answered(self) -> None:
