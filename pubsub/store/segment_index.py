@@ -30,7 +30,8 @@ MAGIC = b"PUBSUBIX"
 VERSION = 1
 _HEAD = struct.Struct("<8sII8sQQQIIQ")
 _CRC = struct.Struct("<I")
-_MAX_COUNT = 2**32 - 1
+MAX_COUNT = 2**32 - 1
+"""The most messages of a topic that an entry counts: a range that is lost may be longer."""
 # Topics that are looked up one by one; for more, every entry is taken.
 _LOOKED_UP = 64
 
@@ -148,8 +149,7 @@ class SegmentIndex:
         # By columns: a publisher for many topics makes as many rows with each read.
         names, newest = self._names, self._newest
         self._topics.extend([names.setdefault(name, len(names)) for name in newest])
-        # A range that is lost may be longer than a count can be.
-        self._counts.extend([min(count, _MAX_COUNT) for count, _ in newest.values()])
+        self._counts.extend([min(count, MAX_COUNT) for count, _ in newest.values()])
         self._bytes.extend([nbytes for _, nbytes in newest.values()])
         self._closed = True
         self._row_ends.append(len(self._topics))

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
+from pubsub.store.log_directory import POSITION
+from pubsub.store.log_files import write_note
 from pubsub.store.log_view import LogView
 from pubsub.store.metadata import Metadata
 from pubsub.store.record import HEAD_BYTES
@@ -105,6 +107,20 @@ class OffsetTests(RepairCase):
         assert broker.next == 40
         self.stop_broker()
         assert self.read()[1] == [(35, 40)]
+
+    def test_more_messages_are_lost_than_an_index_can_count(self) -> None:
+        with history(self.path) as log:
+            log_id = log.metadata.state().log_id
+        with open(self.path / POSITION, "r+b") as note:
+            write_note(note.fileno(), log_id, 2**33)
+        # The segment that begins with them, which the third broker completes.
+        for payload in (b"30", b"31", b"32"):
+            with history(self.path) as log:
+                log.put("a", [payload])
+        assert self.read() == (numbers(range(10, 33)), [(30, 2**33)])
+        code, out = self.run_on("check")
+        assert (code, "does not match" in out) == (0, False), out
+        assert len(self.repair()) == 1
 
     def test_no_record_tells_of_an_epoch(self) -> None:
         """Those of rewritten segments do not, and the newest is missing."""
