@@ -171,6 +171,8 @@ class LogNumbers:
 
     async def stopped(self, given: Iterable[int]) -> None:
         """Write where the log ends, and where the clients are that were ``given`` messages last."""
+        if not self._is_restored:
+            await self._restore()
         until, known = self._clock.seconds() + _STOPPING, self._points.points
         more = {one.offset: one for one in known}
         for offset in {self._store.next_offset, *given} - more.keys():

@@ -303,6 +303,22 @@ class MoveTests(IdentityCase):
         # It was not waited for.
         assert self.there.house.clock.seconds() - before < 0.5
 
+    async def test_a_broker_stops_soon_after_it_was_started_again(self) -> None:
+        await self.begin("a")
+        for name in ("ada", "ben"):
+            await self.done(self.here, wire.subscribe(name, "a"))
+        for number in range(10):
+            (self.here, self.there)[number % 2].publish("a", b"%d" % number)
+            await self.settled(self.here, self.there)
+        (*_, (when, _)) = await self.get(self.here, "ben")
+        await self.stopped(self.here)
+        again = self.broker(self.here.path)
+        await self.settled(again, self.there)
+        await self.get(again, "ada")
+        await self.stopped(again)
+        # The other client did not come meanwhile.
+        assert await self.get(self.there, "ben", when) == []
+
     async def test_a_broker_that_is_started_again(self) -> None:
         await self.begin("a")
         await self.done(self.here, wire.subscribe("ada", "a"))
