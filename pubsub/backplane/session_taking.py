@@ -104,9 +104,12 @@ class SessionTaking:
         # If it is this broker, the answer to an earlier attempt was lost.
         asks = broker is not None and not broker.stopped and entry.run != self._run
         if asks and not self._requests.is_silent(entry.run, at):
-            before = found.revision, at
+            before, asked = (found.revision, at), entry.run
             found = await self._ask(key, found, seconds, displace) or found
             entry = decode_session(found.value)
+            if entry.run != asked:
+                # Another broker has taken it meanwhile, which is to be asked in turn.
+                return await self._released(key, found, seconds, displace)
             # The messages that it had delivered when the session was last written.
             broker, at = await self._broker(entry.run)
             if not entry.lost:
@@ -136,16 +139,19 @@ class SessionTaking:
     ) -> StateEntry | None:
         """Ask for a session that is connected; return its value once it is not, or at the end.
 
-        Without ``displace``, its broker writes the value again, which is an answer as well.
+        Another broker may have taken it then. Without ``displace``, its broker writes the value
+        again, which is an answer as well.
         """
-        await self._request(decode_session(before.value).run, key, seconds)
+        run = decode_session(before.value).run
+        await self._request(run, key, seconds)
         found: StateEntry | None = None
         answer = self._requests.wait_for_answer()
         while await answer.look_again():
             found = await self._get(session_key(key))
-            if found is None or decode_session(found.value).lost:
+            entry = None if found is None else decode_session(found.value)
+            if entry is None or entry.lost or entry.run != run:
                 break
-            if not displace and found.revision != before.revision:
+            if not displace and found is not None and found.revision != before.revision:
                 break
         return found
 

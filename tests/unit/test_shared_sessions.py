@@ -159,6 +159,28 @@ class CafeTests(SessionCase):
         again = await self.resumed(third, session)
         assert await self.taken(again, 1) in ([b"missed"], [b"0", b"missed"])
 
+    async def test_a_client_that_comes_to_two_brokers_after_a_crash(self) -> None:
+        here, there = await self.two()
+        third = self.broker()
+        await self.settled(here, there, third)
+        _, session = self.subscribed(here)
+        await self.pass_time(3)
+        here.crash()
+        clients = there.house.connect("cafe"), third.house.connect("cafe")
+        # The first one has the session while the second one still waits for the broker.
+        for number in range(60):
+            if number in (0, 10):
+                clients[number // 10].send(cafe_wire.hs_sub(b"", cafe_wire.resume(b"bob", session)))
+            third.publish("a", b"%d" % number)
+            await self.pass_time(0.05)
+        await self.pass_time(0.5)
+        found = [cafe_wire.frames(client.take()) for client in clients]
+        for ack, *_ in found:
+            assert ack == (3, bytes([0]) + session.to_bytes(8, "little"))
+        assert clients[0].closed
+        given = [payload[9:] for _, *messages in found for _, payload in messages]
+        assert given == [b"%d" % number for number in range(60)]
+
     async def test_a_session_that_changes_while_it_is_taken(self) -> None:
         here, there = await self.two()
         client, session = self.subscribed(here)
