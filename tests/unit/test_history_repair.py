@@ -194,6 +194,20 @@ class SegmentTests(RepairCase):
         assert self.read() == before
         self.assert_fine()
 
+    def test_of_two_files_with_other_names_that_are_one_segment_none_is_lost(self) -> None:
+        path, before = self.segments()[1], self.read()
+        content = path.read_bytes()
+        shutil.copy(path, self.path / "10-1.log")
+        path.rename(self.path / "10-2.log")
+        assert self.repair() == [
+            "10-2.log cannot be used, and is now 10-2.log.damaged: its name is that of another "
+            "segment",
+            f"10-1.log had the wrong name, and is now {path.name}",
+        ]
+        assert (self.path / "10-2.log.damaged").read_bytes() == content
+        assert self.read() == before
+        self.assert_fine()
+
     def test_the_history_is_that_of_the_metadata(self) -> None:
         """Not that of most of the segments."""
         before, foreign = self.read(), self.foreign_segments(5)

@@ -271,8 +271,21 @@ class MoveTests(IdentityCase):
         moved = await self.polled(self.there, "ada", seen[-1][0], 1)
         assert bodies(moved)[-1] == "last"
         assert len(moved) <= 10
-        # The broker is asked only once.
         assert bodies(await self.get(self.there, "ada", moved[-1][0])) == []
+
+    async def test_a_broker_that_was_killed_is_asked_only_once(self) -> None:
+        await self.begin("a")
+        names = ("ada", "ben", "eve")
+        for name in names:
+            await self.done(self.here, wire.subscribe(name, "a"))
+        await self.pass_time(1)
+        self.here.crash()
+        clock, waited = self.there.house.clock, []
+        for name in names:
+            before = clock.seconds()
+            await self.done(self.there, wire.subscribe(name, "a"))
+            waited.append(clock.seconds() - before > 0.5)
+        assert waited == [True, False, False]
 
     async def test_an_old_number_of_a_broker_that_was_killed(self) -> None:
         await self.begin("a")
@@ -719,6 +732,14 @@ class UpkeepTests(IdentityCase):
         self.here.house.clock.advance(25 * 3600)
         await self.pass_time(2)
         assert self.bucket.entries[identity_key("ada")].revision > before
+
+    async def test_nothing_is_written_while_nothing_changes(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.pass_time(3)
+        before = dict(self.bucket.entries)
+        await self.pass_time(5)
+        assert self.bucket.entries == before
 
     async def test_a_value_that_is_gone(self) -> None:
         await self.begin("a", "b")

@@ -159,6 +159,30 @@ class CafeTests(SessionCase):
         again = await self.resumed(third, session)
         assert await self.taken(again, 1) in ([b"missed"], [b"0", b"missed"])
 
+    async def test_a_broker_that_crashed_is_asked_only_once(self) -> None:
+        here, there = await self.two()
+        sessions = [self.subscribed(here)[1] for _ in range(3)]
+        await self.pass_time(1)
+        here.crash()
+        clock, waited = there.house.clock, []
+        for session in sessions:
+            before = clock.seconds()
+            await self.resumed(there, session)
+            waited.append(clock.seconds() - before > 0.5)
+        assert waited == [True, False, False]
+
+    async def test_a_broker_that_crashes_soon_after_its_start(self) -> None:
+        here = self.broker()
+        await self.settled(here)
+        there = self.broker()
+        await self.settled(here, there)
+        _, session = self.subscribed(there)
+        await self.pass_time(0.2)
+        there.crash()
+        here.publish("a", b"0")
+        again = await self.resumed(here, session)
+        assert await self.taken(again, 1) == [b"0"]
+
     async def test_a_client_that_comes_to_two_brokers_after_a_crash(self) -> None:
         here, there = await self.two()
         third = self.broker()
