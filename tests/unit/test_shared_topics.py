@@ -15,6 +15,7 @@ from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_entry import TopicEntry, encode, key_of
 from pubsub.broker import sliced_routing
 from pubsub.broker.durability import Durability
+from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import BackplaneAway
 from tests.contract.drivers.spot import Spot
 from tests.unit import fast_wire as wire
@@ -434,6 +435,35 @@ class KeyTests(SharedCase):
         # Creating it again with the same key succeeds.
         assert there.client(wire.create(OWNER)).take() == b""
         assert there.client(wire.create(OTHER)).take() == wire.error(CREATE, EXISTS)
+
+    def test_an_open_topic_gets_a_key_everywhere(self) -> None:
+        here, there = self.two()
+        here.use("news")
+        self.settle()
+        assert there.client(wire.create(OWNER)).take() == b""
+        self.settle()
+        for broker in (here, there, self.start()):
+            assert broker.client(wire.subscribe(OTHER)).take() == wire.error(2, WRONG_KEY)
+            assert broker.client(wire.subscribe(READER)).take() == b""
+
+    def test_requirements_without_a_key_leave_it(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        key = self.entry("news").key
+        required = Requirements(b"", True)
+        made = here.shared.create("news", required, lambda: succeed("made"))
+        assert self.successResultOf(made) == "made"  # type: ignore[no-untyped-call]
+        entry = self.entry("news")
+        assert (entry.key, entry.sync) == (key, True)
+
+    def test_a_topic_that_its_broker_refuses_is_at_no_other(self) -> None:
+        here, there = self.start(max_topics=1), self.start()
+        assert here.client(wire.create(OWNER, "a")).take() == b""
+        answer = here.client(wire.create(OWNER, "b")).take()
+        assert answer == wire.error(CREATE, RATE_LIMITED, 0xE70C2DE5)
+        self.settle()
+        assert there.names() == ["a"]
 
     def test_a_rotation_is_followed_everywhere(self) -> None:
         here, there = self.two()
