@@ -137,6 +137,8 @@ class EnvelopeTests(SynchronousTestCase):
         assert self.take(incoming, *pieces[:2]) == []
         assert incoming.held == 8
         assert self.take(incoming, *pieces) == [b"0123456789"]
+        together = b"".join(link.envelopes(b"abcdefgh") + link.envelopes(b"more"))
+        assert self.take(incoming, together) == [b"abcdefgh", b"more"]
         assert (incoming.held, incoming.malformed) == (0, 0)
 
     def test_pieces_without_a_neighbour_are_refused(self) -> None:

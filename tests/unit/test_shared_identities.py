@@ -17,6 +17,7 @@ from pubsub.backplane.identity_entry import (
     encode_limit,
     identity_key,
     limit_key,
+    points_key,
 )
 from pubsub.backplane.shared_identities import SharedIdentities
 from pubsub.broker.identity_sharing import IdentityContent
@@ -740,6 +741,18 @@ class UpkeepTests(IdentityCase):
         before = dict(self.bucket.entries)
         await self.pass_time(5)
         assert self.bucket.entries == before
+
+    async def test_an_answer_of_the_engine_that_was_lost(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.pass_time(1)
+        key = points_key(self.here.identities._numbers.log)
+        value = self.bucket.entries[key].value
+        self.bucket.write(key, value)
+        self.here.publish("a", b"0")
+        await self.pass_time(1)
+        # Other brokers learn nevertheless where the log ends now.
+        assert self.bucket.entries[key].value != value
 
     async def test_a_value_that_is_gone(self) -> None:
         await self.begin("a", "b")
