@@ -239,6 +239,19 @@ class FanoutTests(Shared):
         assert house.store.next_offset == 2
         assert not house.broker.counters.refusals
 
+    def test_the_state_of_the_connection_is_shown(self) -> None:
+        house = self.broker()
+
+        def shown() -> tuple[object, object]:
+            figures = house.broker.statistics.snapshot()["backplane"]
+            return figures["connected"], figures["trouble"]
+
+        assert shown() == (True, "")
+        self.engine.leave("no server answers")
+        assert shown() == (False, "no server answers")
+        self.engine.come_back()
+        assert shown() == (True, "")
+
     def test_reserved_topics_are_not_shared(self) -> None:
         here, there = self.broker(events=True), self.broker(events=True)
         del here

@@ -127,6 +127,8 @@ class ComparisonTests(SynchronousTestCase):
         b.compared.stopService()
         self.wait(12)
         assert a.others == []
+        self.wait()
+        assert a.others == []
 
     def test_a_broker_that_is_killed_counts_for_a_while(self) -> None:
         a, b = One(self, "a", ONE), One(self, "b", OTHER)
