@@ -22,6 +22,7 @@ from pubsub.protocols.nsd.moved_identity import MovedIdentity
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import Nsd
+from tests.unit.streams import logged
 
 DONE = {"_class": "SuccessResponse"}
 MANY = 1000
@@ -253,6 +254,47 @@ class RestartTests(SynchronousTestCase):
         self.nsd.factories["nsd"] = factory
         (response,) = self.nsd.ask(wire.get("ada"))
         assert len(response["messages"]) == 1
+
+
+class LowerLimitTests(SynchronousTestCase):
+    """A second broker on the same store, which has room for one topic"""
+
+    def setUp(self) -> None:
+        self.lines = logged(self)
+        self.store = MemoryStore(1000, 2**20)
+        before = Nsd(store=self.store)
+        before.ask(wire.open_("ada"), wire.open_("ben"), wire.open_("cal"))
+        before.ask(*[wire.subscribe(name, "cal") for name in ("ada", "ben")])
+        before.ask(wire.publish("cal", "before"))
+        self.nsd = Nsd({"max-topics": 1}, store=self.store)
+        self.nsd.start()
+        self.topics = self.nsd.broker.topics
+
+    def test_the_others_have_no_topic_until_there_is_room(self) -> None:
+        assert [topic.name for topic in self.topics if topic.name[0] != "$"] == ["ada"]
+        assert [line for line in self.lines if line.startswith("nsd: ")] == [
+            "nsd: 2 channels have no topic (limit-reached: topics); raise max-topics or max-memory"
+        ]
+        refused = refusal("LIMIT REACHED: topics")
+        assert self.nsd.ask(wire.publish("cal", "refused")) == [refused]
+        self.topics.limit = 10
+        assert self.nsd.ask(wire.publish("cal", "after")) == [DONE]
+        for name in ("ada", "ben", "cal"):
+            (response,) = self.nsd.ask(wire.get(name))
+            assert [one["body"] for one in response["messages"]] == ["before", "after"]
+
+    def test_they_are_read_as_soon_as_they_have_one(self) -> None:
+        self.topics.limit = 10
+        assert self.topics.create("cal").history_readers == 3
+        self.nsd.ask(wire.unsubscribe("ada", "cal"))
+        assert self.topics.named("cal").history_readers == 2
+
+    def test_an_identity_that_ends_before_reads_none(self) -> None:
+        identities = self.nsd.factories["nsd"]._identities
+        for name in ("ada", "cal"):
+            deque(identities.delete(name))
+        self.topics.limit = 10
+        assert self.topics.create("cal").history_readers == 1
 
 
 class RefusedTests(SynchronousTestCase):

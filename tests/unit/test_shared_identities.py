@@ -784,6 +784,22 @@ class UpkeepTests(IdentityCase):
         ((when, _),) = await self.polled(self.here, "ada", 90, 1)
         assert when == 101
 
+    async def test_a_channel_for_which_the_other_broker_has_no_room(self) -> None:
+        await self.begin("a")
+        self.here.broker.topics.create("b")
+        for channel in "ab":
+            await self.done(self.here, wire.subscribe("ada", channel))
+        topics = self.there.broker.topics
+        topics.limit = 1
+        await self.get(self.there, "ada")
+        assert "b" not in topics
+        topics.limit = 10
+        assert topics.create("b").history_readers == 1
+        await self.done(self.there, wire.subscribe("ben", "b"))
+        await self.get(self.here, "ada")
+        await self.pass_time(0.2)
+        assert topics.named("b").history_readers == 1
+
     async def test_too_many_channels(self) -> None:
         self.patch(shared_identities, "MAX_CHANNELS", 30)
         await self.begin("a", "b" * 20, "c" * 20)

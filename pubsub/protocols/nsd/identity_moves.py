@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.identity_sharing import ClaimedIdentity, IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway, Refused
+from pubsub.protocols.nsd.channel_readers import channel_readers
 from pubsub.protocols.nsd.codec import Get, Open, Publish, Request, Subscribe
 from pubsub.protocols.nsd.identity_proof import check_owner, owner_of
 from pubsub.protocols.nsd.message_list import ListStart
@@ -44,7 +45,7 @@ class IdentityMoves:
     def __init__(
         self, listener: Listener, identities: Identities, sharing: IdentitySharing
     ) -> None:
-        self._topics, self._router = listener.topics, listener.router
+        self._topics, self._readers = listener.topics, channel_readers(listener)
         self._slices, self._store = listener.slices, listener.store
         self._identities, self._sharing = identities, sharing
         self._given: dict[int, None] = {}
@@ -90,28 +91,19 @@ class IdentityMoves:
             moved = MovedIdentity.claimed(claimed)
             identity = identities.adopt(name, moved, content.opened, content.owner)
             if content.opened:
-                self._make_topic(name)
+                with suppress(Refused):
+                    self._topics.create(name, hosted=False)
             for channel in content.channels:
                 if identities.add_channel(identity, channel):
-                    self._make_topic(channel, self._router.read_history)
+                    self._readers.read(channel)
                 yield
             for channel in identity.channels - set(content.channels):
                 identities.unsubscribe(name, channel)
-                self._leave(channel)
+                self._readers.leave(channel)
                 yield
         except Refused:
             yield from identities.release(name)
             raise
-
-    def _make_topic(self, name: str, call: Callable[..., object] = lambda topic: None) -> None:
-        # The identity keeps a channel that cannot be here.
-        with suppress(Refused):
-            call(self._topics.create(name, hosted=False))
-
-    def _leave(self, channel: str) -> None:
-        topic = self._topics.get(channel)
-        if topic is not None:
-            self._router.leave_history(topic)
 
     def release(self, name: str) -> None:
         """See ``IdentityHolder``."""
@@ -145,7 +137,7 @@ class IdentityMoves:
         if identity is not None and name not in identity.channels:
             self._identities.open(name)
             if self._identities.add_channel(identity, name):
-                self._make_topic(name, self._router.read_history)
+                self._readers.read(name)
                 self._sharing.changed(name)
 
     def _ended(self, identity: NsdIdentity) -> None:

@@ -6,8 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
+from twisted.logger import Logger
 
-from pubsub.errors import ConfigurationError
+from pubsub.errors import ConfigurationError, Refused
+from pubsub.protocols.nsd.channel_readers import channel_readers
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
 from pubsub.protocols.nsd.encoded_batches import EncodedBatches
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
 
+log = Logger()
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -83,21 +86,31 @@ class NsdFactory(ConnectionFactory):
 
 def _load_identities(listener: Listener) -> Identities:
     """The broker's identities; the topics they subscribe to may be hosted by a peer."""
-
-    def left(channel: str) -> None:
-        topic = listener.topics.get(channel)
-        if topic is not None:
-            listener.router.leave_history(topic)
-
-    identities = Identities(listener.store, listener.memory, listener.clock.seconds, left)
+    readers = channel_readers(listener)
+    identities = Identities(listener.store, listener.memory, listener.clock.seconds, readers.leave)
     listener.unused_names.keepers.append(identities)
     listener.topics.watch_removal(
         lambda topic: identities.channel_ended(topic.name, topic.history_readers > 0)
     )
+    # A limit may be lower than before.
+    refused: dict[str, Refused] = {}
     for channel in identities.opened_channels():
-        listener.topics.create(channel)
+        try:
+            listener.topics.create(channel)
+        except Refused as error:
+            refused[channel] = error
     for channel in identities.subscriptions():
-        listener.router.read_history(listener.topics.create(channel, hosted=False))
+        if (problem := readers.read(channel)) is not None:
+            refused[channel] = problem
+    if refused:
+        first = next(iter(refused.values()))
+        log.warn(
+            "nsd: {count} channels have no topic ({reason}: {refused}); raise max-topics or "
+            "max-memory",
+            count=len(refused),
+            reason=first.reason,
+            refused=first,
+        )
     if listener.sessions.identities is None:
         identities.keep_all()
     return identities
