@@ -214,6 +214,26 @@ class FanoutTests(Shared):
         assert batches == [[b"1", b"22"], [b"3"], [b"4"], [b"5", large], [large, b"6"]]
         assert house.store.next_offset == 8
 
+    def test_headers_of_a_read_of_several_topics(self) -> None:
+        house, names = self.broker(), ("a", "b")
+        for name in names:
+            house.broker.router.read_history(house.broker.topics.create(name))
+        link, columns = Outgoing(99, 1024**2), Columns.of([b"1", b"2", b"3"], [0, 1, 0])
+        for headers in ([{"k": b"x"}, {}, {"k": b"z"}], [{}, {"k": b"y"}, {}]):
+            read = Batch(names, columns, 0, 0, b"me", "http", headers)
+            for index, head, own in encode_batch(read, link.next_read(), [b"", b""]):
+                self.engine.send(None, names[index], *link.envelopes(head, own))
+            self.settle()
+        page = self.successResultOf(house.store.read(0, None, 10**6))  # type: ignore[no-untyped-call]
+        found: list[tuple[bytes, dict[str, bytes]]] = []
+        for one in page.batches:
+            assert one.headers is not None
+            found += zip(one.columns.payloads(), map(dict, one.headers), strict=True)
+        assert found == [
+            (b"1", {"k": b"x"}), (b"2", {}), (b"3", {"k": b"z"}),
+            (b"1", {}), (b"2", {"k": b"y"}), (b"3", {}),
+        ]  # fmt: skip
+
     def test_own_messages_do_not_come_back(self) -> None:
         house = self.broker()
         house.broker.router.read_history(house.broker.topics.create("a"))
