@@ -108,6 +108,14 @@ class ContextTests(ContextCase):
         assert self.contexts.read_bytes() == before
         assert [*self.contexts.parent.iterdir()] == [self.contexts]
 
+    def test_a_disk_that_fails_at_the_last_step(self) -> None:
+        self.context("add", "home", CAFE)
+        failing = OSError(errno.EIO, "Input/output error")
+        with patch("pubsub.commands.contexts.sync_names", side_effect=failing):
+            error = self.one_line("context", "add", "work", CAFE)
+        assert f"{self.contexts}: Input/output error" in error
+        assert [one.name for one in self.contexts.parent.iterdir()] == ["contexts.json"]
+
     def test_only_the_owner_can_read_the_file(self) -> None:
         self.context("add", "home", CAFE)
         assert stat.S_IMODE(self.contexts.stat().st_mode) == 0o600
@@ -167,6 +175,9 @@ class ContextTests(ContextCase):
         assert "PUBSUB_TOKEN" in error
         assert "hunter2" not in error
         assert not self.contexts.exists()
+        for url in ("host:7070", "cafe://"):
+            with pytest.raises(ConfigurationError, match="expected a URL such as"):
+                self.resolve(url=url)
 
     def test_a_file_that_is_none_of_contexts(self) -> None:
         self.contexts.parent.mkdir(parents=True)
