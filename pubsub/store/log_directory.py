@@ -86,9 +86,11 @@ class LogDirectory:
                 raise
             finally:
                 os.close(file)
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._lock = file
+        # For the message to other brokers. It may fail on a full disk.
+        with suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
     def check_free(self) -> None:
         """Raise StartError if another broker has the lock. Raises OSError."""

@@ -356,6 +356,26 @@ class FullTests(StoreCase):
         self.empty()
         assert [m.payload for m in await self.read(cold=True)] == [b"before"]
 
+    async def test_its_lock_needs_no_space(self) -> None:
+        """Another program may have filled that of its former process id."""
+        await self.put(batch_of([b"before"]))
+        await self.store.close()
+        self.fill_unless_reserve_is_used()
+        real = os.pwrite
+
+        def write(file: int, data: bytes, position: int) -> int:
+            if (self.path / RESERVE).exists():
+                raise OSError(28, "No space left on device")
+            return real(file, data, position)
+
+        self.patch(os, "pwrite", write)
+        self.open()
+        # It is locked nevertheless.
+        reason = str(raised(StartError, check_free, self.path))
+        assert "in use by another broker (process unknown)" in reason
+        self.empty()
+        assert [m.payload for m in await self.read(cold=True)] == [b"before"]
+
     async def test_so_does_sqlite_if_it_has_no_space_to_open_the_metadata(self) -> None:
         """It needs some for the memory that its readers share."""
         await self.put(batch_of([b"before"]))
