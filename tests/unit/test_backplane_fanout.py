@@ -224,7 +224,7 @@ class FanoutTests(Shared):
             for index, head, own in encode_batch(read, link.next_read(), [b"", b""]):
                 self.engine.send(None, names[index], *link.envelopes(head, own))
             self.settle()
-        page = self.successResultOf(house.store.read(0, None, 10**6))  # type: ignore[no-untyped-call]
+        page = self.successResultOf(house.store.read(0, None, 10**6))
         found: list[tuple[bytes, dict[str, bytes]]] = []
         for one in page.batches:
             assert one.headers is not None

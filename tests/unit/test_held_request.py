@@ -21,8 +21,8 @@ class HeldRequestTests(SynchronousTestCase):
             request.release(reason)
             self.assertNoResult(released)  # type: ignore[no-untyped-call]
         request.release("full")
-        self.successResultOf(released)  # type: ignore[no-untyped-call]
-        self.successResultOf(request.released())  # type: ignore[no-untyped-call]
+        self.successResultOf(released)
+        self.successResultOf(request.released())
 
     def test_it_is_held_again(self) -> None:
         request = HeldRequest()
@@ -31,11 +31,11 @@ class HeldRequestTests(SynchronousTestCase):
             released = request.released()
             self.assertNoResult(released)  # type: ignore[no-untyped-call]
             request.release("slow")
-            self.successResultOf(released)  # type: ignore[no-untyped-call]
+            self.successResultOf(released)
 
     def test_a_gate(self) -> None:
         gate = Gate()
-        self.successResultOf(opened(gate))  # type: ignore[no-untyped-call]
+        self.successResultOf(opened(gate))
         gate.close()
         waiting = [opened(gate), opened(gate)]
         for one in waiting:
@@ -44,4 +44,4 @@ class HeldRequestTests(SynchronousTestCase):
         waiting[0].cancel()
         gate.open()
         self.failureResultOf(waiting[0], CancelledError)  # type: ignore[no-untyped-call]
-        self.successResultOf(waiting[1])  # type: ignore[no-untyped-call]
+        self.successResultOf(waiting[1])

@@ -27,7 +27,7 @@ class EntryTests(SynchronousTestCase):
     def written(self, behind: dict[str, int]) -> SessionEntry:
         positions: Any = OneBroker()
         made = SessionPositions(positions, 1, Clock()).entry("r", SessionContent((), behind), True)
-        found = self.successResultOf(ensureDeferred(made))  # type: ignore[no-untyped-call]
+        found = self.successResultOf(ensureDeferred(made))
         assert isinstance(found, SessionEntry)
         return found
 

@@ -453,7 +453,7 @@ class KeyTests(SharedCase):
         key = self.entry("news").key
         required = Requirements(b"", True)
         made = here.shared.create("news", required, lambda: succeed("made"))
-        assert self.successResultOf(made) == "made"  # type: ignore[no-untyped-call]
+        assert self.successResultOf(made) == "made"
         entry = self.entry("news")
         assert (entry.key, entry.sync) == (key, True)
 
