@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 from twisted.internet.defer import Deferred, succeed
 
+from pubsub.broker.access_table import AccessTable, Who
 from pubsub.broker.limits import CONNECTION_BYTES
 from tests.unit import fast_wire as wire
+from tests.unit.access_rules import rule
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     COLLISION,
@@ -260,6 +264,16 @@ class PublishTests(FastCase):
         assert [(b.sender.decode(), b.protocol) for b in page.batches] == [
             ("eve", "fast"), ("zoë", "fast"),
         ]  # fmt: skip
+
+    def test_the_address_counts_beside_the_token(self) -> None:
+        fast = self.house()
+        fast.owner()
+        who = Who(("eve",), networks=(ip_network("192.0.2.0/24"),))
+        fast.broker.set_access(AccessTable([rule(True, "publish", "news", who)]))
+        message = wire.publish(WRITER, b"x")
+        assert fast.client(message).take() == b""
+        refused = fast.client(message, host="198.51.100.1").take()
+        assert refused == wire.error(wire.PUBLISH, NO_PERMISSION)
 
     def test_each_refused_message_has_its_own_error(self) -> None:
         fast = self.house()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from ipaddress import ip_network
 from unittest import mock
 from urllib.parse import quote
 
@@ -217,6 +218,13 @@ class RuleTests(SynchronousTestCase):
         rows = house.get("/v1/history?start=0").rows
         assert [row["topic"] for row in rows] == ["b"]
         assert house.get("/v1/history?start=0&topic=a").error == (403, "not-authorized")
+
+    def test_a_token_does_not_hide_the_network_of_its_client(self) -> None:
+        for network, status in (("192.0.2.0/24", 200), ("198.51.100.0/24", 403)):
+            who = Who(("eve",), networks=(ip_network(network),))
+            house = self.house(rule(True, "history", "a", who))
+            token = house.token("history", sub="eve")
+            assert house.get("/v1/history?start=0&topic=a", token=token).status == status
 
     def test_a_token_needs_its_permission_and_the_rule(self) -> None:
         house = self.house(rule(True, "admin"))
