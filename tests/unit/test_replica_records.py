@@ -21,6 +21,7 @@ from pubsub.backplane.replica_record import (
     parts_of,
 )
 from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
 from tests.unit.fakes import batch_of
 from tests.unit.logs import any_batches
 
@@ -68,6 +69,13 @@ class RecordTests(SynchronousTestCase):
             decode_part(data)
         with pytest.raises(MalformedRecord):
             decode_batches(data[:40], RUN)
+
+    def test_a_message_without_a_topic_is_refused(self) -> None:
+        for indexes in ([0, 2], [2, 0], [1, 9]):
+            columns = Columns.of([b"x", b"y"], indexes)
+            batch = Batch(("a", "b"), columns, 1, 0, b"me", "spot", run=RUN)
+            with pytest.raises(MalformedRecord, match="a message has no topic"):
+                decode_batches(encode_batches([batch], ()), RUN)
 
     def test_parts(self) -> None:
         part = RecordPart(2, 3, RUN, 0, 1, b"data")
