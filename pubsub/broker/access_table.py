@@ -313,7 +313,7 @@ def make_view(
     return View(deciders, settings["grant"], has_table)
 
 
-_IN_CLASS = re.compile(r"\[[^\]]*%u")
+_IN_CLASS = re.compile(r"\[!?\]?[^\]]*%u")
 
 
 def check_pattern(pattern: str) -> None:

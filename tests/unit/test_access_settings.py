@@ -123,10 +123,12 @@ class MistakeTests(SynchronousTestCase):
         )
 
     def test_a_name_in_brackets(self) -> None:
-        self.check(
-            {"allow": "*", "topics": "a[%u]"},
-            "[[access]] 2 topics: %u cannot stand in brackets, as in 'a[%u]'",
-        )
+        # A bracket that closes is one of the characters where they begin.
+        for pattern in ("a[%u]", "a[!b%u]", "a[]%u]", "a[!]b%u]"):
+            self.check(
+                {"allow": "*", "topics": pattern},
+                f"[[access]] 2 topics: %u cannot stand in brackets, as in {pattern!r}",
+            )
 
     def test_values_of_other_types(self) -> None:
         self.check({"allow": 7}, "[[access]] 2 allow: expected actions, as text or a list, not 7")
