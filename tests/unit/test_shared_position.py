@@ -220,6 +220,17 @@ class TextTests(SynchronousTestCase):
         # Nothing of this origin is here, so nothing has to be left out.
         assert log.index.find(SharedPosition(0, {"zz": {9: 4}})).start == 0
 
+    def test_a_position_is_looked_for_between_two_checkpoints(self) -> None:
+        log = Log()
+        with mock.patch.object(position_index, "_APPENDS", 10):
+            for number in range(200):
+                log.append(("ab"[number % 2] * 2, 1 + number % 2, number // 2))
+        for offset in range(0, 201, 7):
+            listed = {"aa": {1: (offset + 1) // 2}, "bb": {2: offset // 2}}
+            found = log.index.find(SharedPosition(0, listed))
+            assert found.start <= offset <= found.stop
+            assert found.stop - found.start <= 20
+
 
 class MessagesOfBlockTests(SynchronousTestCase):
     """The messages of a block of the log"""
