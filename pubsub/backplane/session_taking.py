@@ -110,6 +110,8 @@ class SessionTaking:
             if entry.run != asked:
                 # Another broker has taken it meanwhile, which is to be asked in turn.
                 return await self._released(key, found, seconds, displace)
+            if entry.ended:
+                return None
             # The messages that it had delivered when the session was last written.
             broker, at = await self._broker(entry.run)
             if not entry.lost:
@@ -117,7 +119,7 @@ class SessionTaking:
                     # It has answered, or it is late and lives.
                     return None
                 self._requests.note_silent(entry.run, at)
-        if entry.ended or (broker is None and not entry.lost):
+        if broker is None and not entry.lost:
             # Its time is over.
             return None
         return found, None if entry.lost else broker
@@ -149,7 +151,7 @@ class SessionTaking:
         while await answer.look_again():
             found = await self._get(session_key(key))
             entry = None if found is None else decode_session(found.value)
-            if entry is None or entry.lost or entry.run != run:
+            if entry is None or entry.lost or entry.ended or entry.run != run:
                 break
             if not displace and found is not None and found.revision != before.revision:
                 break

@@ -274,6 +274,27 @@ class CafeTests(SessionCase):
         await self.until(lambda: bool(again.stream.received))
         assert again.take() == cafe_wire.ack(0, status=1)
 
+    async def test_a_session_that_ends_while_another_broker_asks_for_it(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        other, lasting = self.subscribed(here)
+        await self.pass_time(2)
+        again = there.house.connect("cafe")
+        again.send(cafe_wire.hs_sub(b"", cafe_wire.resume(b"bob", session)))
+        client.send(cafe_wire.DISCONNECT)
+        before = there.house.clock.seconds()
+        await self.until(lambda: bool(again.stream.received))
+        assert again.take() == cafe_wire.ack(0, status=1)
+        # The end is an answer, too.
+        waited = there.house.clock.seconds() - before
+        here.publish("a", b"0")
+        await self.settled(here, there)
+        assert cafe_wire.payloads(other.take()) == [b"0"]
+        again = await self.resumed(there, lasting)
+        here.publish("a", b"1")
+        assert await self.taken(again, 1) == [b"1"]
+        assert waited < 0.5
+
     async def test_a_broker_that_crashed_long_ago(self) -> None:
         here, there = await self.two()
         _, session = self.subscribed(here)
