@@ -57,6 +57,7 @@ class SharedValue:
         "nbytes",
         "revision",
         "since",
+        "until_written",
         "value",
         "written",
     )
@@ -66,6 +67,8 @@ class SharedValue:
         self.revision = revision
         self.ended = self.is_writing = self.behind = False
         self.since: int | None = None
+        # Fire at the end of the write that is under way.
+        self.until_written: tuple[Deferred[None], ...] = ()
         # The hash and the size of the value that was written last, and when.
         self.value = self.nbytes = 0
         self.written = 0.0
@@ -235,9 +238,13 @@ class SessionValues:
                 ensureDeferred(self._write(key, one)).addErrback(failed)
 
     async def put_now(self, key: str) -> None:
-        """Write the session of ``key`` at once, unless that is under way."""
+        """Write the session of ``key`` at once; a write that is under way may be an earlier one."""
         one = self.shared.get(key)
-        if one is not None and not one.is_writing:
+        while one is not None and one.is_writing:
+            ended: Deferred[None] = Deferred()
+            one.until_written = (*one.until_written, ended)
+            await ended
+        if one is not None and self.shared.get(key) is one:
             await self._write(key, one)
 
     async def _write(self, key: str, one: SharedValue) -> None:
@@ -253,6 +260,9 @@ class SessionValues:
             one.is_writing = False
             changed, one.since = one.since, since
             self._finish(key, one, is_done, changed)
+            waiting, one.until_written = one.until_written, ()
+            for ended in waiting:
+                ended.callback(None)
 
     def _finish(self, key: str, one: SharedValue, is_done: bool, changed: int | None) -> None:
         """A write has ended; ``changed`` is the tick of a change since it began."""

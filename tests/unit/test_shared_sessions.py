@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
 from tests.unit import cafe_wire
 from tests.unit.fakes import scratch
@@ -273,6 +274,31 @@ class CafeTests(SessionCase):
         again.send(cafe_wire.hs_sub(b"", cafe_wire.resume(b"bob", session)))
         await self.until(lambda: bool(again.stream.received))
         assert again.take() == cafe_wire.ack(0, status=1)
+
+    async def test_a_session_that_is_written_while_another_broker_asks_for_it(self) -> None:
+        here, there = await self.two()
+        _, session = self.subscribed(here)
+        await self.pass_time(2)
+        put = there.state.put
+
+        def slow(key: str, *change: Any) -> Deferred[int]:
+            if not key.startswith("s."):
+                return put(key, *change)
+            return deferLater(there.house.clock, 0.2, put, key, *change)
+
+        self.patch(there.state, "put", slow)
+        client = await self.resumed(there, session)
+        there.publish("a", b"0")
+        await self.settled(here, there)
+        assert cafe_wire.payloads(client.take()) == [b"0"]
+        before = here.house.clock.seconds()
+        again = await self.resumed(here, session)
+        waited = here.house.clock.seconds() - before
+        assert client.closed
+        there.publish("a", b"1")
+        assert await self.taken(again, 1) == [b"1"]
+        # There it was written once more, without a connection.
+        assert waited < 0.7
 
     async def test_a_session_that_ends_while_another_broker_asks_for_it(self) -> None:
         here, there = await self.two()
