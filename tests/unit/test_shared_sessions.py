@@ -284,7 +284,8 @@ class CafeTests(SessionCase):
         def slow(key: str, *change: Any) -> Deferred[int]:
             if not key.startswith("s."):
                 return put(key, *change)
-            return deferLater(there.house.clock, 0.2, put, key, *change)
+            late = deferLater(there.house.clock, 0.2, lambda: None)
+            return late.addCallback(lambda _: put(key, *change))
 
         self.patch(there.state, "put", slow)
         client = await self.resumed(there, session)
