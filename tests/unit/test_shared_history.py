@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.backplane import spool
+from pubsub.backplane import replica_sender, spool
 from pubsub.backplane.replica_own import RUNS, OwnMessages
 from pubsub.backplane.replica_record import RecordPart, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
@@ -267,6 +267,28 @@ class FailureTests(ReplicaCase):
         assert here.history.gate.shut
         await self.settled(here)
         assert not here.history.gate.shut
+
+    async def test_few_bytes_are_on_their_way_to_a_slow_engine(self) -> None:
+        self.patch(replica_sender, "WINDOW", 100_000)
+        self.patch(replica_sender, "_PAGE", 20_000)
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        # It takes messages, and does not say so.
+        wake, here.stream.wake = here.stream.wake, lambda: None  # type: ignore[method-assign]
+        before = len(self.log.messages)
+        for number in range(60):
+            here.publish("t", b"%d" % number + bytes(10_000))
+
+        def sent() -> int:
+            return sum([len(one.data) for one in self.log.messages[before:]])
+
+        await self.until(lambda: sent() >= 100_000)
+        await self.written(here)
+        assert sent() < 150_000
+        here.stream.wake = wake  # type: ignore[method-assign]
+        here.stream.wake()
+        await self.settled(here, there)
+        assert len(await there.payloads()) == 60
 
     async def test_a_stream_that_has_removed_messages(self) -> None:
         here, there = self.node(), self.node()
