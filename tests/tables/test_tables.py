@@ -366,6 +366,17 @@ class CompactionTests(TestCase):
         table.compact()
         assert all_files.exists()
 
+    def test_files_of_other_programs_stay(self) -> None:
+        table = Delta(self.path, SCHEMA, BY)
+        put(table, "q", 0, batch(0, 3))
+        (partition, *_) = [one for one in Path(self.path).iterdir() if one.name[0] != "_"]
+        others = [Path(self.path, "other.parquet"), partition / "other.parquet"]
+        for path in others:
+            path.write_bytes(b"other")
+            os.utime(path, (0, 0))
+        table.compact()
+        assert [path.read_bytes() for path in others] == [b"other"] * 2
+
 
 class NameTests(TestCase):
     """The writer in the name of a file."""
