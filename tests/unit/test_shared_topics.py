@@ -447,7 +447,7 @@ class KeyTests(SharedCase):
             assert broker.client(wire.subscribe(READER)).take() == b""
 
     def test_requirements_without_a_key_leave_it(self) -> None:
-        here, there = self.two()
+        here, _ = self.two()
         here.owner()
         self.settle()
         key = self.entry("news").key
