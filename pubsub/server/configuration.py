@@ -22,7 +22,7 @@ general one.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -222,18 +222,30 @@ def check_document(protocols: Mapping[str, IWireProtocol], document: Mapping[str
     common = {s.name for s in LISTENER_SETTINGS}
     tables = {"listen", "keys", "access", "groups", ADMIN.name} | protocols.keys()
     top = common | {s.name for s in BROKER_SETTINGS} | tables
-    check_keys("", document, top)
     own = {p.name: {s.name for s in p.settings} for p in (*protocols.values(), ADMIN)}
+    places = _places_of(own)
+    check_keys("", document, top, tables, places)
     own[ADMIN.name] |= {"port", "endpoint"}
     for name in own:
         table = document.get(name, {})
         if not isinstance(table, dict):
             raise ConfigurationError(f"{name}: expected a table, [{name}]")
-        check_keys(f"[{name}] ", table, common | own[name])
+        check_keys(f"[{name}] ", table, common | own[name], places=places)
     listed = document.get("listen", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ConfigurationError("listen: expected tables, [[listen]]")
     for entry in listed:
         protocol = _protocol({**protocols, HTTP: ADMIN}, entry.get("protocol"))
         keys = common | own[protocol.name] | {"protocol", "port", "endpoint"}
-        check_keys("[[listen]] ", entry, keys)
+        check_keys("[[listen]] ", entry, keys, places=places)
+
+
+def _places_of(own: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the place of each setting that not every table has; ``own`` are those of a table."""
+    tables: dict[str, list[str]] = {}
+    for name in sorted(own):
+        for setting in own[name]:
+            tables.setdefault(setting, []).append(f"[{name}]")
+    places = {setting: ", ".join(names) for setting, names in tables.items()}
+    places |= {setting.name: "the top level" for setting in BROKER_SETTINGS}
+    return places | dict.fromkeys(["protocol", "port", "endpoint"], "[[listen]]")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from pubsub.errors import ConfigurationError
 
-# Settings of former versions, and their present names.
-_FORMER = {"handshake-timeout": "handshake-seconds"}
+# Settings of former versions, and the name that logs use for a table, with the right names.
+_OTHER_NAMES = {"handshake-timeout": "handshake-seconds", "http": "admin"}
 
 
 def read_file(path: str) -> dict[str, Any]:
@@ -24,13 +25,30 @@ def read_file(path: str) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
-def check_keys(where: str, table: Mapping[str, object], known: Iterable[str]) -> None:
+def check_keys(
+    where: str,
+    table: Mapping[str, object],
+    known: Collection[str],
+    tables: Collection[str] = (),
+    places: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Raise ConfigurationError if ``table`` has a key that is not ``known``.
 
-    ``where`` names the table in the message; it is empty for the top level.
+    ``where`` names the table in the message; it is empty for the top level. ``tables`` are those
+    of ``known`` that are tables, and ``places`` the places of settings that belong elsewhere.
     """
-    for key in table:
-        if key not in known:
-            near = _FORMER.get(key) or "".join(get_close_matches(key, list(known), 1))
+    for key, value in table.items():
+        if key in known:
+            continue
+        if key in places:
+            hint = f"; it belongs to {places[key]}"
+        else:
+            as_table = isinstance(value, dict | list)
+            near = _near(key, [name for name in known if as_table or name not in tables])
             hint = f"; did you mean {near}?" if near else ""
-            raise ConfigurationError(f"{where}{key}: no such setting{hint}")
+        raise ConfigurationError(f"{where}{key}: no such setting{hint}")
+
+
+def _near(key: str, known: Collection[str]) -> str:
+    other = _OTHER_NAMES.get(key, "")
+    return other if other in known else "".join(get_close_matches(key, known, 1))

@@ -207,6 +207,20 @@ class MistakeTests(SynchronousTestCase):
         self.refuses(r"^\[\[listen\]\] speed: no such", listen=[{"protocol": "beta", "speed": 1}])
         self.refuses(r"^port: ", port=1)
 
+    def test_the_place_of_a_setting_in_the_wrong_place_is_named(self) -> None:
+        self.refuses(r"^port: no such setting; it belongs to \[\[listen\]\]$", port=1)
+        self.refuses(r"^\[alpha\] port: .*; it belongs to \[\[listen\]\]$", alpha={"port": 1})
+        self.refuses(r"^speed: no such setting; it belongs to \[alpha\]$", speed=1)
+        self.refuses(r"^\[alpha\] store: .*belongs to the top level$", alpha={"store": "memory"})
+        self.refuses(r"^\[beta\] max-batch: .*belongs to \[admin\]$", beta={"max-batch": 1})
+
+    def test_a_table_is_no_hint_for_a_value(self) -> None:
+        self.refuses(r"^alpho: no such setting$", alpho=1)
+        self.refuses(r"^alpho: no such setting; did you mean alpha\?$", alpho={"speed": 1})
+
+    def test_the_table_of_the_http_api_is_named(self) -> None:
+        self.refuses(r"^http: no such setting; did you mean admin\?$", http={"port": 1})
+
     def test_an_unknown_protocol_is_reported_with_the_known_ones(self) -> None:
         self.refuses("protocol 'gamma' is not installed; installed: alpha, beta", listen=[
             {"protocol": "gamma"}
