@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pubsub.store.block import encode_block
-from pubsub.store.sqlite_history import APPLICATION, checksum
+from pubsub.store.block import decode_block, encode_block
+from pubsub.store.sqlite_history import APPLICATION, SqliteHistory, checksum
 from pubsub.store.stored_runs import RunRecord, topics_of
 from tests.histories import RUN, START, BatchWriter
 
@@ -44,6 +44,7 @@ class History(BatchWriter):
 
     def __init__(self, path: Path, start: int) -> None:
         self.start = start
+        self.path = path
         new = not path.exists()
         self.connection = sqlite3.connect(path, isolation_level=None)
         self.connection.execute("PRAGMA journal_mode = WAL")
@@ -73,6 +74,15 @@ class History(BatchWriter):
             )
         execute("UPDATE state SET next = ?", (self.next,))
         execute("COMMIT")
+
+    def join(self, base: int) -> None:
+        """Make one block of those from ``base`` on, as version 0.1 did in the background."""
+        with closing(SqliteHistory(self.path)) as own:
+            blocks = [row.block for row in own.blocks(base) if row.block is not None]
+        runs = [run.record() for one in blocks for run in decode_block(one)]
+        self.connection.execute("DELETE FROM blocks WHERE base >= ?", (base,))
+        self.connection.execute("DELETE FROM contents WHERE base >= ?", (base,))
+        self.write_runs(base, runs)
 
     def close(self) -> None:
         """Close the file."""

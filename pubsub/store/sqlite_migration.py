@@ -1,7 +1,8 @@
 """Migration of a history of version 0.1, a file of SQLite, to a log of segments.
 
 The log is built beside its place and renamed when it is complete. The old file is kept. A migration
-that was interrupted continues behind the last segment that it completed.
+that was interrupted continues behind the last segment that it completed, or begins again if version
+0.1 has been started meanwhile.
 """
 
 from __future__ import annotations
@@ -190,9 +191,13 @@ class _Migration:
         try:
             metadata = Metadata(path)
             epochs = metadata.epochs()
-            # The old version may have been started again since.
-            if epochs and epochs == self._old.epochs()[: len(epochs)]:
+            known = self._old.epochs()
+            if epochs and epochs == known:
                 return metadata
+            if epochs and epochs == known[: len(epochs)]:
+                # It joins blocks, so that none of them need begin where the segments end, and
+                # messages expire and topics end.
+                problem = "version 0.1 has been started since"
             metadata.close()
         except (sqlite3.Error, StartError) as error:
             problem = str(error)

@@ -186,12 +186,16 @@ class MigrationTests(TestCase):
         assert len(bases) == len(set(bases)) + 1
         assert [offset for offset, _, _ in await self.payloads()] == list(range(40))
 
-    async def test_it_continues_after_the_old_version_was_started_again(self) -> None:
+    async def test_it_begins_again_after_the_old_version_was_started_again(self) -> None:
         bases = self.interrupt()
         with history(self.old) as old:
-            old.put("b", [b"later"])
+            old.put("a", [b"later"])
+            # The messages behind the segments that are complete are in a block that begins earlier.
+            old.join(bases[2] - 1)
+        lines = logged(self)
         await self.open()
-        assert bases[3] == bases[2]
+        assert bases[3] == 0
+        assert sum("version 0.1 has been started since" in line for line in lines) == 1
         assert [offset for offset, _, _ in await self.payloads()] == list(range(41))
 
     async def test_messages_of_another_file_are_not_kept(self) -> None:
