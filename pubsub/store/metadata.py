@@ -146,7 +146,8 @@ class Metadata:
             )
         if version > VERSION:
             raise NewerVersion(
-                f"history: {path} has version {version}, and this broker supports up to {VERSION}"
+                f"history: {path} has version {version}, and this broker supports up to {VERSION}; "
+                "use the version that wrote it"
             )
 
     def _check_writable(self) -> None:

@@ -75,7 +75,7 @@ class SegmentHead:
         if version != VERSION:
             raise NewerVersion(
                 f"history: a segment has version {version}, and this broker supports up to "
-                f"{VERSION}"
+                f"{VERSION}; use the version that wrote it"
             )
         return cls(base, sequence, salt, log_id, created)
 

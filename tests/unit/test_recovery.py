@@ -534,7 +534,8 @@ class RefusedTests(RecoveryCase):
         self.make(closed=False)
         path = self.path / self.names()[-1]
         data = of_later_version(path)
-        assert "a segment has version 2, and this broker supports up to 1" in self.refused()
+        problem = "a segment has version 2, and this broker supports up to 1; use the version that"
+        assert problem in self.refused()
         assert path.read_bytes() == data
 
     def test_operations_of_a_later_version(self) -> None:
