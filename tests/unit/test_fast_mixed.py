@@ -251,6 +251,17 @@ class ProofTests(MixedCase):
         assert self.proofs(fast).find(SOURCES) is None
         assert self.answer(fast, both(WRITER)) == wire.error(3, WRONG_KEY, SPORT) * 2
 
+    def test_proofs_that_a_rotation_has_ended_are_let_go_of(self) -> None:
+        """They have the old key, and the secret that their tokens were verified with."""
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        for sources in (SOURCES, SOURCES[::-1], SOURCES[:1]):
+            assert subject(proofs, sources) == "eve"
+        self.answer(fast, wire.rotate(OWNER, b"k2", SPORT))
+        assert self.answer(fast, wire.publish(WRITER, b"x")) == b""
+        assert subject(proofs, SOURCES[:1]) == "eve"
+        assert len(proofs._proofs) == 1
+
     def test_a_topic_created_again_with_another_key(self) -> None:
         fast, reader = self.start()
         assert self.answer(fast, both(WRITER)) == b""

@@ -91,7 +91,8 @@ class Proofs:
     def _prove(self, sources: Sequence[Source]) -> Proof | None:
         now, versions = self._seconds(), (self._tokens.version, self._keys.version)
         if versions != self._versions:
-            self._account.clear()
+            # All are ended, and nothing else lets go of those whose sources do not come again.
+            self.clear()
             self._versions = versions
         found: list[Proof | None] = list(map(self._by_source.get, sources))
         if not all(each and each.begins <= now < each.ends for each in set(found)):
