@@ -158,7 +158,7 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
     return encoding.heads
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _stamped(encoding: HeadEncoding, stamp: bytes) -> FrameEncoder:
     """Return what writes the frames of ``encoding`` with this ``stamp``; a gateway repeats both."""
     at, stop = encoding.variable_at, encoding.variable_at + len(stamp)
