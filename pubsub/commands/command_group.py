@@ -54,6 +54,10 @@ class LazyGroup(click.Group):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click.Group. As in other tools, ``help NAME`` is ``NAME --help``."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -40,6 +40,13 @@ class UsageTests(CommandCase):
         code, out, _ = self.run_it("--version")
         assert (code, out.split()[0]) == (0, "pubsub")
 
+    def test_help_as_a_command(self) -> None:
+        for arguments in ((), ("pub",), ("token",), ("token", "make")):
+            code, out, err = self.run_it("help", *arguments)
+            assert (code, out, err) == self.run_it(*arguments, "--help")
+            assert code == 0
+        assert self.run_it("help", "nonsense")[:2] == (2, "")
+
     def test_missing_and_unknown_commands_are_usage_errors(self) -> None:
         for arguments in ((), ("nonsense",), ("token",), ("token", "make"), ("secret",)):
             code, out, err = self.run_it(*arguments)
