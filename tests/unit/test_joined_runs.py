@@ -13,19 +13,16 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Page
-from pubsub.broker.encoders import RowEncoding
 from pubsub.broker.limits import BrokerLimits
-from pubsub.interfaces import Encoding
 from pubsub.kernel import Columns, Senders
-from pubsub.protocols.cafe.channels import MessageEncoding
-from pubsub.protocols.rheos.response_encoding import ResponseEncoding
 from pubsub.store.block import decode_block, encode_block
 from pubsub.store.joined_runs import SMALL, JoinedRuns, decode_joined
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, StoredRun, batches_of, record_of
 from tests.profiles import examples
-from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
+from tests.unit.fakes import Reader, Transport, clock_at, make_broker, make_listener
+from tests.unit.kinds_of_encodings import encoding_of
 
 TOPICS = ("a", "b", "c")
 SENDERS = (b"ada", b"bob", b"", b"dan")
@@ -244,33 +241,6 @@ class PartTests(SynchronousTestCase):
         assert flat([run for _, run in part.runs(wanted)]) == [
             message for message in flat([part]) if message[3] == batch.topics[0]
         ]
-
-
-@dataclass(frozen=True)
-class Named(RowEncoding):
-    """The topic, the sender and the payload of each message."""
-
-    def rows(self, batch: Any, names: list[bytes | None]) -> tuple[bytes, int]:
-        indexes = batch.columns.indexes()
-        parts = [
-            name + b" " + batch.sender + b" %d " % batch.timestamp + payload + b"\n"
-            for index, payload in zip(indexes, batch.payloads(), strict=True)
-            if (name := names[index]) is not None
-        ]
-        return b"".join(parts), len(parts)
-
-
-def encoding_of(kind: str, topic: int) -> Encoding:
-    match kind:
-        case "times":
-            return MessageEncoding(topic)
-        case "senders":
-            return ResponseEncoding(b"%d" % topic, 2)
-        case "small":
-            return Lines(b"%d" % topic, limit=1)
-        case "rows":
-            return Named()
-    return Lines(b"%d" % topic)
 
 
 class NotFromBob(Reader):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 from unittest.mock import patch
@@ -14,21 +13,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.encoders import RowEncoding
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passing_mix import passing_mix
 from pubsub.broker.rate_limits import Rate
 from pubsub.broker.senders import sender_of, sender_of_each
-from pubsub.interfaces import Encoding
 from pubsub.kernel import Columns
-from pubsub.protocols.cafe.channels import MessageEncoding
-from pubsub.protocols.rheos.response_encoding import ResponseEncoding
 from pubsub.store.memory_store import MemoryStore
 from tests.profiles import examples
 from tests.unit import fast_wire, nsd_lines, rheos_wire
 from tests.unit.brokers import message
-from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
+from tests.unit.fakes import Held, Reader, Transport, clock_at, make_broker, make_listener
 from tests.unit.fast_wire import Fast
+from tests.unit.kinds_of_encodings import encoding_of
 from tests.unit.nsd_lines import SUCCESS, Nsd
 from tests.unit.rheos_wire import Rheos
 from tests.unit.spot_house import house, join
@@ -67,34 +63,8 @@ class SenderTests(SynchronousTestCase):
         assert len(found[1]) == len(list(groupby(indexes)))
 
 
-@dataclass(frozen=True)
-class Named(RowEncoding):
-    """The topic, the sender and the payload of each message."""
-
-    def rows(self, batch: Any, names: list[bytes | None]) -> tuple[bytes, int]:
-        indexes = batch.columns.indexes()
-        parts = [
-            name + b" " + batch.sender + b" " + payload + b"\n"
-            for index, payload in zip(indexes, batch.payloads(), strict=True)
-            if (name := names[index]) is not None
-        ]
-        return b"".join(parts), len(parts)
-
-
-def encoding_of(kind: str, topic: int) -> Encoding:
-    """Return an encoding of ``kind``, which is not the same for each topic."""
-    match kind:
-        case "frames":
-            return MessageEncoding(topic)
-        case "stamped":
-            return ResponseEncoding(b"%d" % topic, 2)
-        case "rows":
-            return Named()
-    return Lines(b"%d" % topic)
-
-
 SUBSCRIBERS = st.lists(
-    st.tuples(st.sampled_from(("frames", "stamped", "rows", "runs")), st.sets(st.integers(0, 3))),
+    st.tuples(st.sampled_from(("times", "senders", "rows", "lines")), st.sets(st.integers(0, 3))),
     max_size=6,
 )
 
