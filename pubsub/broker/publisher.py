@@ -257,7 +257,7 @@ class Publisher(PublisherTally):
     def publish_permitted(
         self, mix: ReadMix, columns: Columns, sender: bytes | Senders
     ) -> Batch | None:
-        """Do as ``publish_mixed``, for topics that the messages are known to be permitted to."""
+        """Do as ``publish_mixed``, for messages whose senders are known to have the rights."""
         rules, connection = self._rules, self._connection
         longest = len(sender) if isinstance(sender, bytes) else max(map(len, sender[1]))
         if connection is None or longest > MAX_SENDER:

@@ -270,13 +270,18 @@ class BrokerTests(SynchronousTestCase):
         assert "sport" in first.reason
         assert second == Confirmed(0, Level.STORED)
 
-    def test_the_level_of_a_store_on_disk(self) -> None:
-        store = Slow()
+    def confirming(self, store: Slow) -> HttpPair:
+        """Return a publisher that has asked for the confirmation of a message in ``store``."""
         self.house = WebHouse(store)
         writer = HttpPair(self.house, make(Role.PUBLISHER))
         writer.take()
         writer.connection.publish("news", Columns.one(b"x"))
         writer.connection.confirm()
+        return writer
+
+    def test_the_level_of_a_store_on_disk(self) -> None:
+        store = Slow()
+        writer = self.confirming(store)
         writer.connection.ping()
         assert writer.take() == [Alive()]
         store.waiting.pop(0)(True)
@@ -284,11 +289,7 @@ class BrokerTests(SynchronousTestCase):
 
     def test_a_store_that_fails(self) -> None:
         store = Slow()
-        self.house = WebHouse(store)
-        writer = HttpPair(self.house, make(Role.PUBLISHER))
-        writer.take()
-        writer.connection.publish("news", Columns.one(b"x"))
-        writer.connection.confirm()
+        writer = self.confirming(store)
         assert writer.take() == []
         store.waiting.pop(0)(False)
         (event,) = writer.take()

@@ -87,10 +87,6 @@ def flat(batches: Iterable[Batch]) -> list[Flat]:
     return found
 
 
-def rows_in(batches: Iterable[Batch]) -> int:
-    return sum(batch.rows is not None for batch in batches)
-
-
 class BlockTests(SynchronousTestCase):
     """``decode_joined``"""
 
