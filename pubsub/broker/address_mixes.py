@@ -12,7 +12,7 @@ from pubsub.broker.combination_cache import (
     PastCombinations,
 )
 from pubsub.broker.mixed_topics import is_hosted
-from pubsub.broker.passing_mix import PassingMix, passing_mix
+from pubsub.broker.passing_mix import PassingMix, are_scattered, lasting_mix, passing_mix
 from pubsub.broker.wide_mix import WideMix, WideRead
 from pubsub.errors import Refused
 
@@ -90,13 +90,14 @@ class AddressMixes:
         if not mix.uniform and not all(map(is_hosted, mix.topics)):
             self._known.discard(key)
             return None
-        return mix, columns.remap(indexes)
+        return lasting_mix(self._router, mix), columns.remap(indexes)
 
     def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
         topics = self._topics_of(addresses)
         if topics is None:
             return None
-        self._wide.note_other(len(topics), self._topics)
+        if not are_scattered(topics):
+            self._wide.note_other(len(topics), self._topics)
         return passing_mix(self._router, topics)
 
     def _topics_of(self, addresses: tuple[Any, ...]) -> list[Topic] | None:

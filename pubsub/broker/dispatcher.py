@@ -10,7 +10,13 @@ from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
 from pubsub.broker.partial_storage import append_stored
-from pubsub.broker.passing_mix import PassingMix, fits_in_tick, passing_mix, publish_passing
+from pubsub.broker.passing_mix import (
+    PassingMix,
+    fits_in_tick,
+    lasting_mix,
+    passing_mix,
+    publish_passing,
+)
 from pubsub.broker.wide_mix import WideRead
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
@@ -252,12 +258,12 @@ class Dispatcher:
                 return passing, columns
         mix = self._router.mix(topics)
         places = {topic: index for index, topic in enumerate(mix.topics)}
-        return mix, columns.remap([places[topic] for topic in topics])
+        return lasting_mix(self._router, mix), columns.remap([places[topic] for topic in topics])
 
     def _route_mixed(self, mix: ReadMix, batch: Batch, senders: Senders | None = None) -> None:
         """Route messages of several topics, and count them for their topics."""
         if senders is not None or isinstance(mix, PassingMix):
-            publish_passing(self._router, mix.topics, batch, senders)
+            publish_passing(self._router, mix.topics, batch, senders, self.gathering.look_again)
             return
         if isinstance(mix, WideRead):
             batch = mix.widened(batch)

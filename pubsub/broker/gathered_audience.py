@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pubsub.broker.audience import Share
 from pubsub.broker.targets import Targets
 from pubsub.broker.topics import Recipient
 from pubsub.kernel import FrameEncoder
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.encoders import BatchEncoder
+    from pubsub.broker.router import Router
     from pubsub.broker.topics import QueuedDelivery, SubscriberGroup, Topic
+    from pubsub.kernel import Columns
 
-# Pieces of the messages that each audience has on average, at least: the work for an audience is
-# that for several messages that are routed one by one.
-_PIECES = 3
-# Outboxes that are taken out of their groups, at most.
-_SPLIT = 256
-Encoders = tuple["BatchEncoder", dict[int, FrameEncoder]]
-"""An encoder of some outboxes, and what writes the frames of each index. The encodings of an outbox
-are of one class, so one encoder has the stamp for all of them."""
-ByTargets = dict[tuple[Recipient, ...], Encoders]
+# Audiences of outboxes that are taken out of their groups, and bytes that are copied into these
+# beyond those of the batch, at most. Either takes up to some 5 ms.
+_AUDIENCES, _COPIED = 2_000, 8 * 1024 * 1024
+Wanted = tuple["BatchEncoder", dict[int, FrameEncoder], "SubscriberGroup | None"]
+"""For some outboxes, an encoder of theirs, and that of the frames of each index. The encodings of
+an outbox are of one class, so one encoder has the stamp for all of them. The group, if there is
+one, has the same outboxes; it may receive the messages if these have one topic."""
+ByTargets = dict[tuple[Recipient, ...], Wanted]
 Groups = list[tuple[int, "SubscriberGroup"]]
 """Groups of subscribers, with the index of their topic."""
 
@@ -61,25 +64,65 @@ def by_targets(
                 continue
             if targets != last:
                 last = targets
-                by_index = together.setdefault(targets, (encoder, {}))[1]
+                by_index = together.setdefault(targets, (encoder, {}, group))[1]
             by_index[index] = frames
     return together
 
 
-def disjoint(together: ByTargets, pieces: int) -> ByTargets | None:
+def disjoint(together: ByTargets, columns: Columns) -> ByTargets | None:
     """Return ``together`` with each outbox in one item only; None if that is too much work.
 
-    ``pieces`` are those of which the messages would be routed otherwise, as far as they are known.
+    ``columns`` are the messages. Routed one by one, they would take the same work if each is for
+    another outbox than the one before, and more otherwise.
     """
-    number = sum(map(len, together))
-    recipients = len(set().union(*together))
-    if recipients < number:
-        if number > _SPLIT or recipients * _PIECES > number:
-            return None
-        alone: ByTargets = {}
-        for targets, (encoder, frames) in together.items():
-            for recipient in targets:
-                alone.setdefault((recipient,), (encoder, {}))[1].update(frames)
-        together = alone
-    topics = sum([len(frames) for _, frames in together.values()])
-    return None if len(together) * _PIECES > max(topics, pieces) else together
+    if len(together) == 1 or len(set().union(*together)) == sum(map(len, together)):
+        return together
+    wanted: dict[Recipient, list[int]] = {}
+    for place, targets in enumerate(together):
+        for recipient in targets:
+            wanted.setdefault(recipient, []).append(place)
+    alike: dict[tuple[int, ...], list[Recipient]] = {}
+    for recipient, places in wanted.items():
+        alike.setdefault(tuple(places), []).append(recipient)
+    sizes = {index: nbytes for index, _, nbytes in columns.totals()}
+    items = list(together.values())
+    copied = [sum(map(sizes.__getitem__, frames)) for _, frames, _ in items]
+    if len(alike) > _AUDIENCES or sum([copied[n] for some in alike for n in some]) > _COPIED:
+        return None
+    return {
+        tuple(recipients): _joined([items[place] for place in places])
+        for places, recipients in alike.items()
+    }
+
+
+def _joined(items: Sequence[Wanted]) -> Wanted:
+    encoder, frames, _ = items[0]
+    for _, others, _ in items[1:]:
+        frames = frames | others
+    return encoder, frames, None
+
+
+def add_groups(
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    together: ByTargets,
+    each: Sequence[tuple[bytes, int]],
+    topic_of: Sequence[int] | None = None,
+) -> None:
+    """Have the outboxes of ``together`` get the frames and numbers of messages of ``each``.
+
+    ``topics`` are those of ``batch``; ``topic_of`` has the place there for each index of
+    ``together``, None if they are the same.
+    """
+    indexes = batch.columns.words(of_indexes=True)
+    for (targets, (_, frames, group)), (data, count) in zip(together.items(), each, strict=True):
+        places = frames if topic_of is None else {topic_of[index] for index in frames}
+        if not count:
+            continue
+        if group is not None and len(places) == 1:
+            (place,) = places
+            router.add(group, data, count, batch.offset, topics[place])
+        else:
+            share = Share(topics, indexes, frozenset(places))
+            router.add(GatheredAudience(targets), data, count, batch.offset, share)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import Share
-from pubsub.broker.gathered_audience import GatheredAudience, by_targets, disjoint
+from pubsub.broker.gathered_audience import add_groups, by_targets, disjoint
 from pubsub.broker.sender_routing import route_by_sender
-from pubsub.kernel import FrameEncoder
+from pubsub.kernel import encode_groups
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -53,7 +52,7 @@ def route_gathered(
                     router.route(topics[index], one)
         return
     if together:
-        _route_together(router, topics, batch, together, 0 if senders is None else len(senders[1]))
+        _route_together(router, topics, batch, together, senders is not None)
     if by_sender and senders is not None:
         route_by_sender(router, topics, batch, senders, by_sender)
     if router.behind:
@@ -69,18 +68,19 @@ def _are_apart(together: ByTargets, by_sender: Groups) -> bool:
 
 
 def _route_together(
-    router: Router, topics: Sequence[Topic], batch: Batch, together: ByTargets, reads: int
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    together: ByTargets,
+    of_several_senders: bool,
 ) -> None:
-    """Route ``batch``, of as many ``reads``, to the subscribers whose encoders are ``together``."""
-    found = disjoint(together, reads) if len(together) > 1 else together
+    """Route ``batch`` to the subscribers whose encoders are ``together``."""
+    found = disjoint(together, batch.columns)
     if found is None:
-        _route_runs(router, topics, batch, reads > 0)
+        _route_runs(router, topics, batch, of_several_senders)
         return
-    indexes = batch.columns.words(of_indexes=True)
-    for targets, (encoder, frames) in found.items():
-        data, count = FrameEncoder.encode_each(frames, batch.columns, encoder.stamp(batch))
-        share = Share(topics, indexes, frozenset(frames))
-        router.add(GatheredAudience(targets), data, count, batch.offset, share)
+    groups = [(frames, encoder.stamp(batch)) for encoder, frames, _ in found.values()]
+    add_groups(router, topics, batch, found, encode_groups(groups, batch.columns))
 
 
 def _route_runs(

@@ -2,12 +2,15 @@
 
 A publisher for many topics, such as a gateway of devices, sends each read to another combination of
 them. The audiences of a ``TopicMix`` would be made for one batch, which takes far more than to
-route it. So a combination that has not come before is routed as gathered messages are.
+route it. So a combination that has not come before is routed as gathered messages are. Topics that
+have subscribers of their own, such as one for each user, are routed so in any case: each audience
+of a ``TopicMix`` looks at all messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_routing import route_gathered
@@ -16,11 +19,17 @@ from pubsub.broker.mixed_topics import MixedTopics
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.router import Router
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_mix import TopicMix
+    from pubsub.broker.topics import Recipient, Topic
     from pubsub.kernel import Senders
 
 # Topics, and subscriptions to them, at most: all of them are looked at in one tick.
 _TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
+# Topics for each audience, beyond some audiences, and subscriptions for each topic, from or up to
+# which topics are scattered.
+_SOME, _SHARED, _SUBSCRIBED = 64, 4, 4
+# Pieces of a tick from which on it waits for more, and the bytes of each that are enough.
+_PIECES, _PIECE_BYTES = 64, 4096
 
 
 class PassingMix(MixedTopics):
@@ -34,23 +43,68 @@ class PassingMix(MixedTopics):
 
 
 def publish_passing(
-    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders | None = None
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    senders: Senders | None,
+    look_again: Callable[[Callable[[], bool]], object],
 ) -> None:
     """Count and route the messages of ``batch``, which are of ``senders``; see ``route_gathered``.
 
-    ``topics`` has the topic of each index.
+    ``topics`` has the topic of each index. ``look_again`` is as in ``Gathering``.
     """
     timestamp = batch.timestamp
     for index, count, nbytes in batch.columns.totals():
         topics[index].count(count, nbytes, timestamp)
     route_gathered(router, topics, batch, senders)
+    if _waits_for_more(router):
+        look_again(partial(_waits_for_more, router))
+
+
+def _waits_for_more(router: Router) -> bool:
+    """Return whether further messages of this tick should be sent together with those routed.
+
+    That is so if each of many outboxes has a small piece, whose write costs more than all else.
+    """
+    pending = router.pending
+    if len(pending) < _PIECES or router.gate.shut or router.waiting:
+        return False
+    nbytes = sum([len(delivery[1]) for receivers in pending for delivery in receivers.pending])
+    return nbytes < _PIECE_BYTES * len(pending)
 
 
 def fits_in_tick(router: Router, topics: Sequence[Topic]) -> bool:
     """Return whether messages of ``topics`` may be routed in this tick, rather than in slices."""
     if router.waiting or len(topics) > _TOPICS:
         return False
-    return sum([len(one) for topic in topics for one in topic.groups.values()]) <= _SUBSCRIPTIONS
+    return sum(map(len, _subscribers_of(topics))) <= _SUBSCRIPTIONS
+
+
+def _subscribers_of(topics: Sequence[Topic]) -> list[tuple[Recipient, ...]]:
+    return [group.targets for topic in topics for group in topic.groups.values()]
+
+
+def are_scattered(topics: Sequence[Topic]) -> bool:
+    """Return whether most of ``topics`` have other subscribers than the others, and few."""
+    fewest = _fewest(topics)
+    if sum([len(topic.groups) for topic in topics]) <= fewest:
+        return False
+    found = _subscribers_of(topics)
+    return len(set(found)) > fewest and sum(map(len, found)) <= _SUBSCRIBED * len(topics)
+
+
+def _fewest(topics: Sequence[Topic]) -> int:
+    return (len(topics) + _SOME) // _SHARED
+
+
+def lasting_mix(router: Router, mix: TopicMix) -> TopicMix | PassingMix:
+    """Return ``mix``, or a mix without audiences if its topics are scattered."""
+    audiences = mix.current
+    if audiences is not None and len(audiences) <= _fewest(mix.topics):
+        return mix
+    if are_scattered(mix.topics) and fits_in_tick(router, mix.topics):
+        return PassingMix(mix.topics)
+    return mix
 
 
 def passing_mix(router: Router, topics: Sequence[Topic]) -> PassingMix | None:

@@ -10,10 +10,9 @@ from array import array
 from copy import copy
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import Share
-from pubsub.broker.gathered_audience import GatheredAudience, disjoint
+from pubsub.broker.gathered_audience import add_groups, disjoint
 from pubsub.broker.senders import sender_of_each
-from pubsub.kernel import Columns, FrameEncoder
+from pubsub.kernel import Columns, encode_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +35,12 @@ def route_by_sender(
     others = [one for one in groups if one[1].encoder.writer is None]
     if with_frames:
         pairs, columns = _paired(batch.columns, senders)
-        found = disjoint(_by_targets(batch, with_frames, pairs), len(senders[1]))
+        found = disjoint(_by_targets(batch, with_frames, pairs), columns)
         if found is None:
             others = groups
         else:
-            _route_pairs(router, topics, batch, pairs, columns, found)
+            each = encode_groups([(frames, b"") for _, frames, _ in found.values()], columns)
+            add_groups(router, topics, batch, found, each, [index for index, _ in pairs])
     if others:
         _route_runs(router, topics, batch, senders, others)
 
@@ -63,27 +63,11 @@ def _by_targets(batch: Batch, groups: Groups, pairs: _Pairs) -> ByTargets:
     one = copy(batch)
     for index, group in groups:
         encoder = group.encoder
-        frames = together.setdefault(group.targets, (encoder, {}))[1]
+        frames = together.setdefault(group.targets, (encoder, {}, group))[1]
         for sender, number in by_topic.get(index, ()):
             one.sender = sender
             frames[number] = encoder.frames_with(encoder.stamp(one))
     return together
-
-
-def _route_pairs(
-    router: Router,
-    topics: Sequence[Topic],
-    batch: Batch,
-    pairs: _Pairs,
-    columns: Columns,
-    together: ByTargets,
-) -> None:
-    indexes = batch.columns.words(of_indexes=True)
-    topic_of = [index for index, _ in pairs]
-    for targets, (_, frames) in together.items():
-        data, count = FrameEncoder.encode_each(frames, columns, b"")
-        share = Share(topics, indexes, frozenset([topic_of[number] for number in frames]))
-        router.add(GatheredAudience(targets), data, count, batch.offset, share)
 
 
 def _route_runs(

@@ -127,6 +127,9 @@ class WideMix:
         if self._work is not None or self._routed < len(known):
             return
         self._routed = 0
+        if self._mix is not None and self._mix.current and known.keys() <= self._places.keys():
+            # They are ready, and too many for such reads.
+            return
         self._charge(len(known) * _TOPIC_BYTES)
         if self._account.nbytes:
             self._work = self._slices.run_later(self._prepare(dict(known)), self._end_work)

@@ -1730,12 +1730,6 @@ cdef int add_total(dict totals, str topic, int64_t count, int64_t nbytes) except
     return 0
 
 
-cdef struct Each:
-    Entry *entry
-    Py_ssize_t message
-    Py_ssize_t variable_at
-
-
 cdef inline void write_lengths(uint8_t *o, Entry *entry, uint32_t size) noexcept nogil:
     cdef int i
     for i in range(entry.field_count):
@@ -1874,50 +1868,6 @@ cdef class FrameEncoder:
             free(heads)
         return out, count
 
-    @staticmethod
-    def encode_each(dict encoders not None, Columns columns not None, bytes variable not None):
-        """See ``interpreted.FrameEncoder.encode_each``."""
-        columns.join()
-        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
-        cdef const char *stamp = PyBytes_AsString(variable)
-        cdef Py_ssize_t i, total = 0, count = 0, variable_size = PyBytes_Size(variable)
-        # Held by these until the end.
-        cdef dict given = encoders.copy()
-        cdef FrameEncoder one
-        cdef Message message
-        cdef Entry *entry
-        cdef Each *each = <Each *>malloc(max(columns.count, 1) * sizeof(Each))
-        cdef bytes out
-        cdef uint8_t *o
-        if each == NULL:
-            raise MemoryError
-        try:
-            for i in range(columns.count):
-                message = columns.messages[i]
-                one = given.get(message.index)
-                if one is None:
-                    continue
-                if one.variable_size != variable_size:
-                    raise ValueError("the variable bytes have another length")
-                message.index = 0
-                entry = one.entry_for(&message)
-                if entry != NULL:
-                    each[count].entry, each[count].message = entry, i
-                    each[count].variable_at = one.variable_at
-                    total += entry.length + message.size
-                    count += 1
-            out = PyBytes_FromStringAndSize(NULL, total)
-            o = <uint8_t *>PyBytes_AsString(out)
-            for i in range(count):
-                entry, message = each[i].entry, columns.messages[each[i].message]
-                memcpy(o, entry.data, entry.length)
-                write_lengths(o, entry, message.size)
-                copy_short(o + each[i].variable_at, <const uint8_t *>stamp, variable_size)
-                o = write_text(o + entry.length, p + message.start, message.size)
-        finally:
-            free(each)
-        return out, count
-
     def encode_alike(self, list payloads not None):
         """See ``interpreted.FrameEncoder.encode_alike``."""
         # No Python code runs until the last one is copied, so nothing is held.
@@ -1998,3 +1948,6 @@ cdef class FrameEncoder:
             parts = NULL if columns.parts == NULL else columns.parts + at
             o = write_row(o, entry.length, p, parts, &columns.messages[at], end - at)
         return out, count
+
+
+include "groups.pxi"

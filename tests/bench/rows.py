@@ -80,6 +80,12 @@ def live_rows() -> Iterator[Row]:
     mixed = random.Random(2)
     drawn = [(mixed.randrange(200), mixed.randint(16, 256)) for _ in range(PARTS * LIVE_BATCH)]
     yield Row("200 topics at random, 16 to 256 B", [drawn], [(0, all_of_200)], parts=PARTS)
+    yield Row(
+        "200 subscribers of a topic each, at random, 16 to 256 B",
+        [drawn],
+        [(0, frozenset({n})) for n in range(200)],
+        parts=PARTS,
+    )
     five = frozenset(range(5))
     yield Row("50 subscribers of 5 of 10 topics, 64 B", [batch(10, 64, 64)], [(0, five)] * 50)
     sets = [frozenset(chance.random.sample(range(10), 5)) for _ in range(50)]

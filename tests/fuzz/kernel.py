@@ -281,16 +281,25 @@ class Round:
         encoder = Pair(*made)
         for length in (size, size, size + 1):
             encoder.call("encode", columns, random.randbytes(length))
-        self.encode_each(columns, heads, at, size)
+        self.encode_groups(columns, heads, at, size)
 
-    def encode_each(self, columns: Pair, heads: list[tuple[Head, ...]], at: int, size: int) -> None:
-        """Write columns with an encoder of one index for each of some of their indexes."""
+    def encode_groups(
+        self, columns: Pair, heads: list[tuple[Head, ...]], at: int, size: int
+    ) -> None:
+        """Write columns for groups that have encoders for some of their indexes."""
         random = self.random
-        chosen = {index: own for index, own in enumerate(heads) if own and random.random() < 0.8}
-        stamp, found = random.randbytes(random.choice((size, size, 1))), []
+        chosen = [
+            [index for index, own in enumerate(heads) if own and random.random() < 0.8]
+            for _ in range(random.choice((0, 1, 1, 2, 5)))
+        ]
+        stamps = [random.randbytes(random.choice((size, size, size, 1))) for _ in chosen]
+        found = []
         for form, its in ((self.forms.one, columns.one), (self.forms.other, columns.other)):
-            each = {index: form.FrameEncoder([own], at, size) for index, own in chosen.items()}
-            found.append(_outcome(form.FrameEncoder.encode_each, (each, its, stamp)))
+            each = [
+                {index: form.FrameEncoder([heads[index]], at, size) for index in indexes}
+                for indexes in chosen
+            ]
+            found.append(_outcome(form.encode_groups, (list(zip(each, stamps, strict=True)), its)))
         _same(*found)
 
     def columns(self, name: str, *args: Any) -> Pair | None:

@@ -412,18 +412,30 @@ class TestEncode:
             2: kernel.FrameEncoder([(stamped,)], 1, 1),
             0: kernel.FrameEncoder([(channel_head(8, limit=2),), (channel_head(9),)], 0, 1),
         }
-        encode_each = kernel.FrameEncoder.encode_each
+        encode_groups = kernel.encode_groups
         columns = kernel.Columns.of([b"a", b"bb", b"ccc", b"ddd"], [0, 1, 2, 0])
         expected = b"!" + frame(8, b"a")[1:] + b".!\x03ccc"
-        assert encode_each(each, columns, b"!") == (expected, 2)
+        assert encode_groups([(each, b"!")], columns) == [(expected, 2)]
         gathered = kernel.Columns.gather([b"a", b"b"])
-        assert encode_each(each, gathered, b"!")[1] == 2
-        assert encode_each({}, columns, b"") == (b"", 0)
-        assert encode_each(each, kernel.Columns.of([]), b"!") == (b"", 0)
+        assert encode_groups([(each, b"!")], gathered)[0][1] == 2
+        assert encode_groups([({}, b"")], columns) == [(b"", 0)]
+        assert encode_groups([(each, b"!")], kernel.Columns.of([])) == [(b"", 0)]
         with pytest.raises(ValueError, match="another length"):
-            encode_each(each, columns, b"")
+            encode_groups([(each, b"")], columns)
         # An encoder that is not used is not looked at.
-        assert encode_each(each, columns.slice(1, 2), b"") == (b"", 0)
+        assert encode_groups([(each, b"")], columns.slice(1, 2)) == [(b"", 0)]
+
+    def test_groups_that_get_some_of_the_messages(self, kernel: Any) -> None:
+        one, two = (kernel.FrameEncoder([(channel_head(number),)]) for number in (8, 9))
+        columns = kernel.Columns.of([b"a", b"bb", b"", b"d"], [0, 1, 2, 0])
+        groups = [({0: one}, b""), ({2: two, 0: two, 77: one}, b""), ({}, b""), ({1: one}, b"")]
+        assert kernel.encode_groups(groups, columns) == [
+            (frame(8, b"a") + frame(8, b"d"), 2),
+            (frame(9, b"a") + frame(9, b"") + frame(9, b"d"), 3),
+            (b"", 0),
+            (frame(8, b"bb"), 1),
+        ]
+        assert kernel.encode_groups([], columns) == []
 
     def test_rows_of_every_size(self, kernel: Any) -> None:
         for size in (*range(100), 255, 256, 257, 1000):

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache, passing_mix
+from pubsub.broker import combination_cache, gathered_audience, passing_mix
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.router import Router
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Recipient
+from pubsub.broker.wide_mix import WideMix
 from pubsub.kernel import Columns
 from tests.profiles import examples
 from tests.unit import cafe_wire
@@ -34,7 +37,12 @@ class SameTests(SynchronousTestCase):
         for is_past in (False, True):
             with patch.object(PastCombinations, "note", lambda past, key, is_past=is_past: is_past):
                 found.append(outcome(make, wanted, steps))
-        assert found[0] == found[1]
+                with (
+                    patch.multiple(passing_mix, _SOME=-100, _SUBSCRIBED=100, _PIECES=1),
+                    patch.object(gathered_audience, "_COPIED", 10),
+                ):
+                    found.append(outcome(make, wanted, steps))
+        assert found[1:] == found[:1] * 3
 
 
 class ChoiceTests(SynchronousTestCase):
@@ -63,6 +71,62 @@ class ChoiceTests(SynchronousTestCase):
                 wire.publisher.send(read)
                 assert len(mixes) == expected
         assert len(cafe_wire.frames(reader.take())) == 4
+
+    def test_topics_with_subscribers_of_their_own(self) -> None:
+        """No audiences are made, and none are used that are there."""
+        wire = CafeWire()
+        readers = [wire.reader({number}) for number in (1, 2, 3)]
+        read = b"".join([wire.publish(number, b"x") for number in (1, 2, 3, 1)])
+        for _ in range(2):
+            wire.publisher.send(read)
+        with patch.object(passing_mix, "_SOME", 0), patch.object(TopicMix, "audiences", None):
+            wire.publisher.send(read)
+        joined = wire.reader({1, 2, 3})
+        with (
+            patch.object(passing_mix, "_SOME", 0),
+            patch.object(TopicMix, "audiences", None),
+            patch.object(Router, "route", None),
+        ):
+            wire.publisher.send(read)
+        received = [len(cafe_wire.frames(one.take())) for one in (*readers, joined)]
+        assert received == [8, 4, 4, 4]
+        # They share their subscribers now.
+        with (
+            patch.multiple(passing_mix, _SOME=0, _SUBSCRIBED=1),
+            patch.object(TopicMix, "audiences", None),
+            pytest.raises(TypeError),
+        ):
+            wire.publisher.send(read)
+
+    def test_ticks_with_many_small_pieces_wait_for_more(self) -> None:
+        wire = CafeWire()
+        reader = wire.reader({1, 2})
+        asked: list[Callable[[], bool]] = []
+        wire.house.broker.dispatcher.gathering.look_again = asked.append
+        router = wire.house.broker.router
+
+        def send(size: int) -> None:
+            wire.publisher.send(wire.publish(1, b"x" * size) + wire.publish(2, b"y"))
+
+        self.patch(WideMix, "read_of", lambda wide, key: None)  # type: ignore[no-untyped-call]
+        with patch.object(PastCombinations, "note", lambda past, key: False):
+            for number in (1, 2):
+                wire.publisher.send(wire.publish(number, b"first"))
+            send(1)
+            assert asked == []
+            self.patch(passing_mix, "_PIECES", 1)  # type: ignore[no-untyped-call]
+            send(5000)
+            assert asked == []
+            send(1)
+        (while_true,) = asked
+        assert not while_true()
+        assert len(cafe_wire.frames(reader.take())) == 8
+        topic = wire.house.broker.topics.named(wire.name(1))
+        (group,) = topic.groups.values()
+        router.add(group, b"x", 1, 0, topic)
+        assert while_true()
+        router.gate.close()
+        assert not while_true()
 
     def test_a_topic_with_two_addresses(self) -> None:
         a, b, _ = self.topics

@@ -370,6 +370,18 @@ class MemoryTests(WideCase):
         assert sum(1 for _ in work) > 1000 / 50
         assert wide.read_of(["7", "3"]) is not None
 
+    def test_audiences_that_are_too_many_for_the_reads_are_not_made_again(self) -> None:
+        self.read("a", "b")
+        self.work()
+        assert self.is_wide("b", "a")
+        self.patch(wide_mix, "_MESSAGES", 1000)  # type: ignore[no-untyped-call]
+        for _ in range(20):
+            assert not self.is_wide("a", "b")
+            assert len(self.broker.slices) == 0
+        for _ in range(2):
+            self.read("c", "a")
+        assert len(self.broker.slices) == 1
+
 
 class DispatchTests(WideCase):
     """``Dispatcher.publish_mixed``"""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pubsub.kernel.interpreted.column_queue import ColumnQueue
 from pubsub.kernel.interpreted.columns import Address, Columns
-from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
+from pubsub.kernel.interpreted.frame_encoder import FrameEncoder, encode_groups
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
 from pubsub.kernel.interpreted.rows import RowTemplate, encode_rows
 from pubsub.kernel.interpreted.runs import (
@@ -39,6 +39,7 @@ __all__ = [
     "Tally",
     "TextTable",
     "add_to_each",
+    "encode_groups",
     "encode_rows",
     "pack_plain_runs",
     "run_record",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from pubsub.kernel.interpreted.columns import MAX_DATA, Columns
@@ -56,22 +56,6 @@ class FrameEncoder:
         parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
         return b"".join(parts), len(payloads)
 
-    @staticmethod
-    def encode_each(
-        encoders: Mapping[int, FrameEncoder], columns: Columns, variable: bytes
-    ) -> tuple[bytes, int]:
-        """Do as ``encode``, for each index of ``columns`` with the encoder of it for index 0.
-
-        Messages whose index has no encoder are left out.
-        """
-        frames: list[bytes] = []
-        for index, payload in zip(columns.indexes(), columns.payloads(), strict=True):
-            one = encoders.get(index)
-            if one is not None:
-                frame, count = one.encode(Columns.one(payload), variable)
-                frames += [frame] * count
-        return b"".join(frames), len(frames)
-
     def encode_alike(self, payloads: list[bytes]) -> bytes:
         """Return the frames of payloads of index 0, if all are ``bytes`` of one size.
 
@@ -99,6 +83,26 @@ class FrameEncoder:
                 break
         self._made[key] = around
         return around
+
+
+def encode_groups(
+    groups: Sequence[tuple[Mapping[int, FrameEncoder], bytes]], columns: Columns
+) -> list[tuple[bytes, int]]:
+    """Return the frames, and the number of messages that they hold, for each of ``groups``.
+
+    A group has an encoder for each index of which it gets the messages, which writes them as those
+    of index 0, and the variable bytes. Messages of other indexes are left out.
+    """
+    written: list[list[bytes]] = [[] for _ in groups]
+    links: dict[int, list[tuple[list[bytes], FrameEncoder, bytes]]] = {}
+    for frames, (encoders, variable) in zip(written, groups, strict=True):
+        for index, one in encoders.items():
+            links.setdefault(index, []).append((frames, one, variable))
+    for index, payload in zip(columns.indexes(), columns.payloads(), strict=True):
+        for frames, one, variable in links.get(index, ()):
+            frame, count = one.encode(Columns.one(payload), variable)
+            frames += [frame] * count
+    return [(b"".join(frames), len(frames)) for frames in written]
 
 
 class _Heads(dict[tuple[int, int], "bytes | None"]):
