@@ -136,7 +136,7 @@ class Batch:
         """Return the messages from position ``start`` up to ``stop``."""
         part = self._part(self.topics, self.columns.slice(start, stop), start, start)
         if self.rows is not None:
-            part._take(self.rows.part(start, min(stop, self.count)))
+            part.take(self.rows.part(start, min(stop, self.count)))
         if self.unstored:
             before = self.columns.indexes()[:start]
             part.offset -= sum(map(self.unstored.__contains__, before))
@@ -189,7 +189,7 @@ class Batch:
             )  # fmt: skip
             start += count
 
-    def _take(self, rows: BatchRows) -> None:
+    def take(self, rows: BatchRows) -> None:
         """Have these ``rows``, or what a single one has."""
         self.offset, self.sequence = rows.offsets[0], rows.sequences[0]
         self.timestamp, self.sender = rows.timestamps[0], rows.senders[0]

@@ -125,20 +125,17 @@ def _without_heads(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
 def encode_joined(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
     """Do as ``BatchEncoder.encode``, for a batch that may have rows."""
     rows, writer = batch.rows, encoder.writer
-    if rows is None:
+    if rows is None or writer is None:
         return encoder.encode(batch)
     found: list[tuple[bytes, int]] = []
-    if writer is None:
-        found += [encoder.encode(part) for part in batch.parts()]
-    else:
-        one, stamps, start = copy(batch), [], 0
-        for one.timestamp, one.sender in zip(rows.timestamps, rows.senders, strict=True):
-            stamps.append(encoder.stamp(one))
-        # Rows with the same stamp are written at once.
-        for stamp, same in groupby(zip(stamps, rows.counts, strict=True), itemgetter(0)):
-            stop = start + sum([count for _, count in same])
-            found.append(writer.encode(batch.columns.slice(start, stop), stamp))
-            start = stop
+    one, stamps, start = copy(batch), [], 0
+    for one.timestamp, one.sender in zip(rows.timestamps, rows.senders, strict=True):
+        stamps.append(encoder.stamp(one))
+    # Rows with the same stamp are written at once.
+    for stamp, same in groupby(zip(stamps, rows.counts, strict=True), itemgetter(0)):
+        stop = start + sum([count for _, count in same])
+        found.append(writer.encode(batch.columns.slice(start, stop), stamp))
+        start = stop
     return b"".join([data for data, _ in found]), sum([count for _, count in found])
 
 
@@ -263,6 +260,7 @@ class RowEncoding(ABC):
         """Return the messages as whole frames, in order, and their number.
 
         ``names`` has the name of each of the batch's topics; the messages of None are left out.
+        The batch may have rows.
         """
 
 
@@ -281,10 +279,9 @@ class _RowEncoder(_Encoder):
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if batch.topics != self._topics:
             self._topics = batch.topics
-            self._names = [
-                encode_basestring(name).encode() if index in self._given else None
-                for index, name in enumerate(batch.topics)
-            ]
+            self._names = [None] * len(batch.topics)
+            for index in self._given:
+                self._names[index] = encode_basestring(batch.topics[index]).encode()
         if not batch.unstored:
             return self._encoding.rows(batch, self._names)
         # The rows have the offsets of their messages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pubsub.broker.audience import Share
 from pubsub.broker.targets import Targets
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 # Audiences of outboxes that are taken out of their groups, and bytes that are copied into these
 # beyond those of the batch, at most. Either takes up to some 5 ms.
 _AUDIENCES, _COPIED = 2_000, 8 * 1024 * 1024
-Wanted = tuple["BatchEncoder", dict[int, FrameEncoder], "SubscriberGroup | None"]
-"""For some outboxes, an encoder of theirs, and that of the frames of each index. The encodings of
-an outbox are of one class, so one encoder has the stamp for all of them. The group, if there is
-one, has the same outboxes; it may receive the messages if these have one topic."""
-ByTargets = dict[tuple[Recipient, ...], Wanted]
+_Writer = TypeVar("_Writer")
+Wanted = tuple["BatchEncoder", dict[int, _Writer], "SubscriberGroup | None"]
+"""For some outboxes, an encoder of theirs, and what writes the messages of each index. The
+encodings of an outbox are of one class, so one encoder has the stamp for all of them. The group, if
+there is one, has the same outboxes; it may receive the messages if these have one topic."""
+EachTargets = dict[tuple[Recipient, ...], Wanted[_Writer]]
+ByTargets = EachTargets[FrameEncoder]
 Groups = list[tuple[int, "SubscriberGroup"]]
 """Groups of subscribers, with the index of their topic."""
 
@@ -40,36 +42,34 @@ class GatheredAudience(Targets[Recipient]):
 
 
 def by_targets(
-    topics: Sequence[Topic], largest: int, by_sender: Groups | None = None
-) -> ByTargets | None:
-    """Return the encoders of the subscribers of ``topics`` by their outboxes.
+    topics: Sequence[Topic], largest: int, of_several_senders: bool
+) -> tuple[ByTargets, Groups] | None:
+    """Return the encoders of the subscribers of ``topics`` by their outboxes, and other groups.
 
-    If there are several senders, the groups whose frames depend on the sender are left out, and put
-    into ``by_sender``. None if frames depend on more, or do not take messages as large as
-    ``largest``.
+    Those are the groups whose frames the kernel does not write, or not if they are of several
+    senders. None if the frames of a group do not take messages as large as ``largest``.
     """
     together: ByTargets = {}
+    others: Groups = []
     last: tuple[Recipient, ...] = ()
     by_index: dict[int, FrameEncoder] = {}
     for index, topic in enumerate(topics):
         for group in topic.groups.values():
             encoder, targets = group.encoder, group.targets
-            frames = encoder.writer if by_sender is None else encoder.frames
+            frames = encoder.frames if of_several_senders else encoder.writer
             if largest > encoder.limit:
                 return None
             if frames is None:
-                if by_sender is None:
-                    return None
-                by_sender.append((index, group))
+                others.append((index, group))
                 continue
             if targets != last:
                 last = targets
                 by_index = together.setdefault(targets, (encoder, {}, group))[1]
             by_index[index] = frames
-    return together
+    return together, others
 
 
-def disjoint(together: ByTargets, columns: Columns) -> ByTargets | None:
+def disjoint(together: EachTargets[_Writer], columns: Columns) -> EachTargets[_Writer] | None:
     """Return ``together`` with each outbox in one item only; None if that is too much work.
 
     ``columns`` are the messages. Routed one by one, they would take the same work if each is for
@@ -86,7 +86,7 @@ def disjoint(together: ByTargets, columns: Columns) -> ByTargets | None:
         alike.setdefault(tuple(places), []).append(recipient)
     sizes = {index: nbytes for index, _, nbytes in columns.totals()}
     items = list(together.values())
-    copied = [sum(map(sizes.__getitem__, frames)) for _, frames, _ in items]
+    copied = [sum([sizes.get(index, 0) for index in frames]) for _, frames, _ in items]
     if len(alike) > _AUDIENCES or sum([copied[n] for some in alike for n in some]) > _COPIED:
         return None
     return {
@@ -95,7 +95,7 @@ def disjoint(together: ByTargets, columns: Columns) -> ByTargets | None:
     }
 
 
-def _joined(items: Sequence[Wanted]) -> Wanted:
+def _joined(items: Sequence[Wanted[_Writer]]) -> Wanted[_Writer]:
     encoder, frames, _ = items[0]
     for _, others, _ in items[1:]:
         frames = frames | others
@@ -106,8 +106,8 @@ def add_groups(
     router: Router,
     topics: Sequence[Topic],
     batch: Batch,
-    together: ByTargets,
-    each: Sequence[tuple[bytes, int]],
+    together: EachTargets[_Writer],
+    each: Iterable[tuple[bytes, int]],
     topic_of: Sequence[int] | None = None,
 ) -> None:
     """Have the outboxes of ``together`` get the frames and numbers of messages of ``each``.

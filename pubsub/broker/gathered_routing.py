@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_audience import add_groups, by_targets, disjoint
+from pubsub.broker.row_routing import route_rows
 from pubsub.broker.sender_routing import route_by_sender
 from pubsub.kernel import encode_groups
 
@@ -40,31 +41,36 @@ def route_gathered(
             if topic.groups or topic.behind:
                 router.route(topic, batch)
             return
-    by_sender: Groups = []
-    together = None
+    found = None
     if not router.waiting:
-        largest = batch.columns.largest
-        together = by_targets(topics, largest, None if senders is None else by_sender)
-    if together is None or (by_sender and not _are_apart(together, by_sender)):
+        found = by_targets(topics, batch.columns.largest, senders is not None)
+    if found is None or not _are_apart(*found):
         for part in (batch,) if senders is None else batch.by_sender(senders):
             for index, one in part.runs():
                 if topics[index].groups or topics[index].behind:
                     router.route(topics[index], one)
         return
+    together, others = found
     if together:
         _route_together(router, topics, batch, together, senders is not None)
-    if by_sender and senders is not None:
-        route_by_sender(router, topics, batch, senders, by_sender)
+    with_frames = [one for one in others if one[1].encoder.writer is not None]
+    if with_frames and senders is not None:
+        route_by_sender(router, topics, batch, senders, with_frames)
+    if len(with_frames) < len(others):
+        rows = [one for one in others if one[1].encoder.writer is None]
+        route_rows(router, topics, batch, senders, rows)
     if router.behind:
         for index, count, _ in batch.columns.totals():
             if topics[index].behind:
                 topics[index].passed += count
 
 
-def _are_apart(together: ByTargets, by_sender: Groups) -> bool:
+def _are_apart(together: ByTargets, others: Groups) -> bool:
     """Return whether no outbox is in both: its messages would lose their order."""
-    others = set().union(*[group.targets for _, group in by_sender])
-    return all(others.isdisjoint(targets) for targets in together)
+    if not others:
+        return True
+    outboxes = set().union(*[group.targets for _, group in others])
+    return all(outboxes.isdisjoint(targets) for targets in together)
 
 
 def _route_together(

@@ -11,6 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_audience import add_groups, disjoint
+from pubsub.broker.row_routing import route_runs
 from pubsub.broker.senders import sender_of_each
 from pubsub.kernel import Columns, encode_groups
 
@@ -31,18 +32,13 @@ def route_by_sender(
     router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders, groups: Groups
 ) -> None:
     """Route ``batch``, whose messages are of ``senders``, to ``groups`` of its topics."""
-    with_frames = [one for one in groups if one[1].encoder.writer is not None]
-    others = [one for one in groups if one[1].encoder.writer is None]
-    if with_frames:
-        pairs, columns = _paired(batch.columns, senders)
-        found = disjoint(_by_targets(batch, with_frames, pairs), columns)
-        if found is None:
-            others = groups
-        else:
-            each = encode_groups([(frames, b"") for _, frames, _ in found.values()], columns)
-            add_groups(router, topics, batch, found, each, [index for index, _ in pairs])
-    if others:
-        _route_runs(router, topics, batch, senders, others)
+    pairs, columns = _paired(batch.columns, senders)
+    found = disjoint(_by_targets(batch, groups, pairs), columns)
+    if found is None:
+        route_runs(router, topics, batch, senders, groups)
+        return
+    each = encode_groups([(frames, b"") for _, frames, _ in found.values()], columns)
+    add_groups(router, topics, batch, found, each, [index for index, _ in pairs])
 
 
 def _paired(columns: Columns, senders: Senders) -> tuple[_Pairs, Columns]:
@@ -68,17 +64,3 @@ def _by_targets(batch: Batch, groups: Groups, pairs: _Pairs) -> ByTargets:
             one.sender = sender
             frames[number] = encoder.frames_with(encoder.stamp(one))
     return together
-
-
-def _route_runs(
-    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders, groups: Groups
-) -> None:
-    """Route consecutive messages of each topic and sender to ``groups``."""
-    by_topic: dict[int, Groups] = {}
-    for one in groups:
-        by_topic.setdefault(one[0], []).append(one)
-    for part in batch.by_sender(senders):
-        for index, run in part.runs():
-            for _, group in by_topic.get(index, ()):
-                router.collect(group, run, topics[index])
-    router.flush_soon()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain, repeat
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
-from pubsub.kernel import RowField, encode_rows
+from pubsub.kernel import Columns, RowField, encode_rows
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
+    from pubsub.broker.batch_rows import BatchRows
     from pubsub.kernel.interpreted import RowTemplate
+
+# The variant of a UUID (RFC 9562, section 4.1) in its last 64 bits.
+_ID = 0b10 << 62
 
 
 def rows_of(
@@ -29,21 +36,70 @@ def rows_of(
     ``before`` and ``after`` precede and follow each object.
     """
     ends: list[bytes] | None = None
+    about: RowTemplate = _about(batch.timestamp, RowField.NAME, batch.protocol, batch.sender)
+    number: int | bytes = batch.offset
+    id: int | bytes = _ID | batch.sequence
+    columns = batch.columns
+    if batch.rows is not None:
+        # What rows differ in is a part of the names.
+        about = (RowField.NAME,)
+        columns, names = _rows_apart(batch, batch.rows, names)
+        number = _each(batch.rows.offsets, batch.rows.counts, 0)
+        id = _each(batch.rows.sequences, batch.rows.counts, _ID)
     template: RowTemplate = (
-        *before, b'{"offset": ', RowField.NUMBER,
-        b', "timestamp": %d, "topic": ' % batch.timestamp, RowField.NAME,
-        b', "protocol": %b, "key": "%b", ' % (_text(batch.protocol), b64encode(batch.sender)),
+        *before, b'{"offset": ', RowField.NUMBER, *about,
         *((RowField.VALUE, b", ") if with_value else ()),
         _id_of_run(batch.run or run), RowField.ID, b'"',
         *_headers(batch, with_headers), b"}", *after,
     )  # fmt: skip
     if with_headers and batch.headers is not None:
         ends = [headers_row(one) for one in batch.headers]
-    id = 0b10 << 62 | batch.sequence
-    found = encode_rows(batch.columns, template, names, batch.offset, id, ends)
+    found = encode_rows(columns, template, names, number, id, ends)
     # None stands for a text that is not UTF-8, and a value is not one.
     assert found is not None
     return found
+
+
+def _about(
+    timestamp: int, name: bytes | RowField, protocol: str, sender: bytes
+) -> tuple[bytes, bytes | RowField, bytes]:
+    """Return the pieces between the offset and the payload of a message."""
+    return (
+        b', "timestamp": %d, "topic": ' % timestamp,
+        name,
+        b', "protocol": %b, "key": "%b", ' % (_text(protocol), b64encode(sender)),
+    )
+
+
+def _rows_apart(
+    batch: Batch, rows: BatchRows, names: list[bytes | None]
+) -> tuple[Columns, list[bytes | None]]:
+    """Return the messages with an index for the topic, the time and the sender of each together.
+
+    Each index has a name that is all of ``_about``; None if that of the topic is None.
+    """
+    places: dict[tuple[int, int, bytes], int] = {}
+    each = zip(rows.indexes, rows.timestamps, rows.senders, strict=True)
+    indexes = [places.setdefault(one, len(places)) for one in each]
+    found: list[bytes | None] = []
+    for index, timestamp, sender in places:
+        name = names[index]
+        about = None if name is None else _about(timestamp, name, batch.protocol, sender)
+        found.append(None if about is None else b"".join(about))  # type: ignore[arg-type]
+    words = array("I", chain.from_iterable(map(repeat, indexes, rows.counts)))
+    data, sizes, _ = batch.columns.pack()
+    return Columns.unpack(data, sizes, words.tobytes()), found
+
+
+def _each(numbers: Sequence[int], counts: Sequence[int], more: int) -> bytes:
+    """Return the number of each message, as ``encode_rows`` takes them, from those of rows."""
+    if max(counts) == 1:
+        return array("Q", [more + number for number in numbers]).tobytes()
+    ranges = [
+        range(more + number, more + number + count)
+        for number, count in zip(numbers, counts, strict=True)
+    ]
+    return array("Q", chain.from_iterable(ranges)).tobytes()
 
 
 @lru_cache(maxsize=64)

@@ -132,6 +132,10 @@ class BatchEncoding(RowEncoding):
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         """See ``RowEncoding``."""
+        if batch.rows is not None:
+            # All messages of a frame have one sender and time.
+            each = [self.rows(part, names) for part in batch.parts()]
+            return b"".join([data for data, _ in each]), sum([count for _, count in each])
         if batch.count == 1:
             return self._alone(batch, names)
         if len(names) == 1 and names[0] is not None:

@@ -237,6 +237,21 @@ cdef uint8_t *write_pieces(uint8_t *o, const Piece *pieces, int count, Row *row)
     return o
 
 
+cdef const uint64_t *words_of(object given, Py_ssize_t count, int bits) except? NULL:
+    """Return the numbers of ``count`` messages; NULL if ``given`` is that of the first."""
+    cdef const uint64_t *words
+    cdef Py_ssize_t i
+    if not isinstance(given, bytes):
+        return NULL
+    if PyBytes_Size(given) != 8 * count:
+        raise ValueError("the numbers are not as many as the messages")
+    words = <const uint64_t *>PyBytes_AsString(given)
+    for i in range(count):
+        if words[i] >> (bits - 1) >> 1:
+            raise ValueError("the numbers are negative or too large")
+    return words
+
+
 def encode_rows(
     Columns columns not None,
     tuple template not None,
@@ -257,10 +272,16 @@ def encode_rows(
     cdef Row *made
     cdef bytes out
     cdef uint8_t *o
-    if not 0 <= number <= 2**63 - max(columns.count, 1) or not 0 <= id <= 2**64 - columns.count:
+    cdef const uint64_t *numbers = words_of(number, columns.count, 63)
+    cdef const uint64_t *ids = words_of(id, columns.count, 64)
+    if numbers == NULL and not 0 <= number <= 2**63 - max(columns.count, 1):
+        raise ValueError("the numbers are negative or too large")
+    if ids == NULL and not 0 <= id <= 2**64 - max(columns.count, 1):
         raise ValueError("the numbers are negative or too large")
     if ends is not None and len(ends) != columns.count:
         raise ValueError("the ends are not as many as the messages")
+    cdef uint64_t first = 0 if numbers != NULL else number
+    cdef uint64_t first_id = 0 if ids != NULL else id
     columns.join()
     made = <Row *>calloc(max(columns.count, 1), sizeof(Row))
     if made == NULL:
@@ -280,8 +301,8 @@ def encode_rows(
                 borrowed_bytes(borrowed_item(ends, i), <char **>&row.end, &row.end_size)
             row.payload = <const uint8_t *>PyBytes_AsString(columns.data) + message.start
             row.size = message.size
-            row.number = <uint64_t>number + i
-            row.id = <uint64_t>id + i
+            row.number = numbers[i] if numbers != NULL else first + i
+            row.id = ids[i] if ids != NULL else first_id + i
             if has_value:
                 row.text_size = escaped_length(row.payload, row.size)
                 if has_text and row.text_size < 0:

@@ -188,8 +188,13 @@ class Round:
     def rows(self, columns: Pair) -> None:
         """Write columns as rows of random fields."""
         random = self.random
-        number = random.choice((0, 1, 8, 95, 10**18 - 1, 2**63 - 1, 2**63 - 3, -1))
-        id = random.choice((0, 2**64 - 1, 2**63, 2**48 - 1))
+        number: int | bytes = random.choice((0, 1, 8, 95, 10**18 - 1, 2**63 - 1, 2**63 - 3, -1))
+        id: int | bytes = random.choice((0, 2**64 - 1, 2**63, 2**48 - 1))
+        if random.random() < 0.3:
+            words = [
+                random.getrandbits(random.choice((9, 63, 64))) for _ in range(columns.one.count)
+            ]
+            number, id = array("Q", words).tobytes(), array("Q", [*words, 1][1:]).tobytes()
         pieces = (*RowField, *RowField, b"", b"[", b"x" * random.choice((100, 120, 65_500)))
         template = tuple(random.choices(pieces, k=random.choice((0, 1, 5, 24, 25))))
         most = max(columns.one.indexes(), default=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.encoders import RowEncoding
+from pubsub.http_api.websocket_frames import FrameEncoding
 from pubsub.interfaces import Encoding
 from pubsub.protocols.cafe.channels import MessageEncoding
 from pubsub.protocols.rheos.response_encoding import ResponseEncoding
@@ -17,10 +18,10 @@ class Named(RowEncoding):
     """The topic, the sender and the payload of each message."""
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
-        indexes = batch.columns.indexes()
         parts = [
-            name + b" " + batch.sender + b" %d " % batch.timestamp + payload + b"\n"
-            for index, payload in zip(indexes, batch.payloads(), strict=True)
+            name + b" " + part.sender + b" %d " % part.timestamp + payload + b"\n"
+            for part in batch.parts()
+            for index, payload in zip(part.columns.indexes(), part.payloads(), strict=True)
             if (name := names[index]) is not None
         ]
         return b"".join(parts), len(parts)
@@ -37,4 +38,6 @@ def encoding_of(kind: str, topic: int) -> Encoding:
             return Lines(b"%d" % topic, limit=1)
         case "rows":
             return Named()
+        case "frames":
+            return FrameEncoding(headers=True, binary=topic == 0, run=7)
     return Lines(b"%d" % topic)

@@ -254,7 +254,7 @@ class CursorTests(SynchronousTestCase):
         APPENDED,
         st.lists(
             st.tuples(
-                st.sampled_from(("times", "senders", "rows", "lines", "small")),
+                st.sampled_from(("times", "senders", "rows", "frames", "lines", "small")),
                 st.dictionaries(st.integers(0, 2), st.integers(0, 20), min_size=1),
                 st.booleans(),
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from base64 import b64encode
 from typing import Any
 from uuid import UUID
@@ -112,6 +113,23 @@ class TestErrors:
     def test_numbers_that_do_not_exist(self, kernel: Any, number: int, id: int) -> None:
         with pytest.raises(ValueError, match="negative or too large"):
             kernel.encode_rows(kernel.Columns.of([b"a", b"b"]), (), None, number, id)
+
+    def test_numbers_of_each_message(self, kernel: Any) -> None:
+        columns = kernel.Columns.of([b"a", b"b", b"c"], [0, 1, 0])
+        template = Field.NUMBER, b" ", Field.NEXT, b" ", Field.ID, b";"
+        ids = array("Q", (2**64 - 1, 5, 0)).tobytes()
+        numbers = array("Q", (7, 2**64 - 1, 2**63 - 1))
+        with pytest.raises(ValueError, match="negative or too large"):
+            kernel.encode_rows(columns, template, [b"", None], numbers.tobytes(), ids)
+        numbers[1] = 0
+        made = kernel.encode_rows(columns, template, [b"", None], numbers.tobytes(), ids)
+        last = b"9223372036854775807 9223372036854775808 0000-000000000000;"
+        assert made == (b"7 8 ffff-ffffffffffff;" + last, 2)
+        with pytest.raises(ValueError, match="not as many"):
+            kernel.encode_rows(columns, template, None, numbers[1:].tobytes(), ids)
+        with pytest.raises(ValueError, match="not as many"):
+            kernel.encode_rows(columns, template, None, 0, ids[1:])
+        assert kernel.encode_rows(kernel.Columns.of([]), template, None, b"", b"") == (b"", 0)
 
     def test_a_field_that_does_not_exist(self, kernel: Any) -> None:
         with pytest.raises(ValueError, match="10"):

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import gathered_routing, row_routing
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passing_mix import passing_mix
 from pubsub.broker.rate_limits import Rate
@@ -64,7 +66,9 @@ class SenderTests(SynchronousTestCase):
 
 
 SUBSCRIBERS = st.lists(
-    st.tuples(st.sampled_from(("times", "senders", "rows", "lines")), st.sets(st.integers(0, 3))),
+    st.tuples(
+        st.sampled_from(("times", "senders", "rows", "frames", "lines")), st.sets(st.integers(0, 3))
+    ),
     max_size=6,
 )
 
@@ -127,6 +131,36 @@ class World:
 
 class SameTests(SynchronousTestCase):
     """Nothing but the work is different from messages that are published one by one"""
+
+    @given(SUBSCRIBERS, READS, st.booleans(), st.booleans(), st.integers(0, 2))
+    def test_subscribers_of_rows_get_the_same_of_one_sender(
+        self,
+        subscribers: list[tuple[str, set[int]]],
+        reads: list[list[Message]],
+        with_headers: bool,
+        partly: bool,
+        few: int,
+    ) -> None:
+        worlds = [World([("frames", {0}), *subscribers], None) for _ in range(2)]
+        for world in worlds:
+            if partly:
+                world.topics[1].set_durability(Durability.NONE)
+        for read in reads:
+            used = list(dict.fromkeys(topic for topic, *_ in read))
+            columns = Columns.of([one[2] for one in read], [used.index(one[0]) for one in read])
+            headers = [{"n": b"%d" % n} for n in range(len(read))] if with_headers else None
+            for world, route in zip(
+                worlds, (row_routing.route_rows, row_routing.route_runs), strict=True
+            ):
+                topics = [world.topics[index] for index in used]
+                mix = passing_mix(world.broker.router, topics)
+                assert mix is not None
+                with (
+                    patch.object(row_routing, "_FEW", few),
+                    patch.object(gathered_routing, "route_rows", route),
+                ):
+                    world.broker.dispatcher.publish_mixed(mix, columns, b"me", "toy", headers)
+        assert worlds[0].result(self)[0] == worlds[1].result(self)[0]  # type: ignore[index]
 
     @examples(3)
     @given(SUBSCRIBERS, READS, st.booleans(), st.booleans())

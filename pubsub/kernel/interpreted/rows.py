@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
@@ -23,16 +24,17 @@ def encode_rows(
     columns: Columns,
     template: RowTemplate,
     names: list[bytes | None] | None,
-    number: int,
-    id: int = 0,
+    number: int | bytes,
+    id: int | bytes = 0,
     ends: list[bytes] | None = None,
 ) -> tuple[bytes, int] | None:
     """Return messages as rows that follow one another, and the number of rows.
 
     ``names`` has the name of each index; a message whose name is None has no row. ``number`` is the
     number of the first message, and ``id`` the last 64 bits of its UUID; those of the next messages
-    are larger by one each. Numbers are below 2**63. ``ends`` has an end for each message. Returns
-    None if the template has TEXT and a payload is not UTF-8.
+    are larger by one each. Either may instead have those of each message (u64, native byte order).
+    Numbers are below 2**63. ``ends`` has an end for each message. Returns None if the template has
+    TEXT and a payload is not UTF-8.
     """
     count = columns.count
     if len(template) > _MAX_PIECES:
@@ -40,8 +42,7 @@ def encode_rows(
     fields = [piece if isinstance(piece, bytes) else RowField(piece) for piece in template]
     if any(fields.count(length) > 1 for length in _LENGTHS):
         raise ValueError("a row has two lengths of one kind")
-    if not 0 <= number <= 2**63 - max(count, 1) or not 0 <= id <= 2**64 - count:
-        raise ValueError("the numbers are negative or too large")
+    numbers, ids = _each_of(number, count, 2**63 - 1), _each_of(id, count, 2**64 - 1)
     if ends is not None and len(ends) != count:
         raise ValueError("the ends are not as many as the messages")
     payloads, places = columns.payloads(), range(count)
@@ -53,11 +54,25 @@ def encode_rows(
         payloads = [payloads[place] for place in kept]
     else:
         kept = list(places)
-    rows = _Rows(payloads, kept, given, number, id, ends)
+    rows = _Rows(payloads, kept, given, numbers, ids, ends)
     try:
         return b"".join(rows.of(fields)), len(payloads)
     except UnicodeDecodeError:
         return None
+
+
+def _each_of(given: int | bytes, count: int, most: int) -> Sequence[int]:
+    """Return the number of each message, at most ``most``."""
+    if isinstance(given, int):
+        if not 0 <= given <= most + 1 - max(count, 1):
+            raise ValueError("the numbers are negative or too large")
+        return range(given, given + count)
+    if len(given) != 8 * count:
+        raise ValueError("the numbers are not as many as the messages")
+    numbers = array("Q", given)
+    if max(numbers, default=0) > most:
+        raise ValueError("the numbers are negative or too large")
+    return numbers
 
 
 class _Rows:
@@ -68,15 +83,15 @@ class _Rows:
         payloads: list[bytes],
         places: list[int],
         names: list[bytes] | None,
-        number: int,
-        id: int,
+        numbers: Sequence[int],
+        ids: Sequence[int],
         ends: list[bytes] | None,
     ) -> None:
         self._payloads = payloads
         self._places = places
         self._names = names
-        self._number = number
-        self._id = id
+        self._numbers = numbers
+        self._ids = ids
         self._ends = ends
 
     def of(self, fields: list[bytes | RowField]) -> list[bytes]:
@@ -111,11 +126,11 @@ class _Rows:
 
     def _values(self, field: RowField) -> list[Iterable[int | bytes]]:
         if field is RowField.NUMBER:
-            return [[self._number + place for place in self._places]]
+            return [[self._numbers[place] for place in self._places]]
         if field is RowField.NEXT:
-            return [[self._number + place + 1 for place in self._places]]
+            return [[self._numbers[place] + 1 for place in self._places]]
         if field is RowField.ID:
-            ids = [self._id + place for place in self._places]
+            ids = [self._ids[place] for place in self._places]
             return [[one // _ID for one in ids], [one % _ID for one in ids]]
         if field is RowField.NAME:
             return [[b""] * len(self._places) if self._names is None else self._names]

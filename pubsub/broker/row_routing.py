@@ -1,0 +1,136 @@
+"""The routing of gathered messages to subscribers that get rows (see ``RowEncoding``).
+
+Those are clients of the HTTP API. An encoding writes consecutive messages of one topic and sender
+by one call, and there may be as many of these as messages. So each client gets its messages as one
+batch, with the offset, the number and the sender of each in rows (see ``batch_rows.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise, repeat
+from operator import sub
+from typing import TYPE_CHECKING
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.batch_rows import BatchRows
+from pubsub.broker.encoders import encoder_at_once
+from pubsub.broker.gathered_audience import add_groups, disjoint
+from pubsub.broker.senders import sender_of_each
+from pubsub.kernel import Columns
+
+if TYPE_CHECKING:
+    from pubsub.broker.encoders import BatchEncoder
+    from pubsub.broker.gathered_audience import EachTargets, Groups
+    from pubsub.broker.router import Router
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Encoding
+    from pubsub.kernel import Senders
+
+# Audiences that look at all messages, of which they get some.
+_FEW = 4
+
+
+def route_rows(
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    senders: Senders | None,
+    groups: Groups,
+) -> None:
+    """Route ``batch``, whose messages are of ``senders``, to ``groups`` of its topics."""
+    together: EachTargets[Encoding] = {}
+    for index, group in groups:
+        together.setdefault(group.targets, (group.encoder, {}, group))[1][index] = group.encoding
+    found = disjoint(together, batch.columns)
+    as_given = senders is None and (batch.headers is not None or batch.unstored)
+    if found is None or (as_given and len(found) > _FEW):
+        # Headers, or messages without offsets, would be looked at for each audience.
+        route_runs(router, topics, batch, senders, groups)
+    elif senders is None and len(found) <= _FEW:
+        each = [_encoder(given, len(topics)).encode(batch) for _, given, _ in found.values()]
+        add_groups(router, topics, batch, found, each)
+    else:
+        divided = _Divided(batch, senders)
+        add_groups(router, topics, batch, found, divided.encoded(found))
+
+
+def route_runs(
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    senders: Senders | None,
+    groups: Groups,
+) -> None:
+    """Route consecutive messages of each topic and sender to ``groups``."""
+    by_topic: dict[int, Groups] = {}
+    for one in groups:
+        by_topic.setdefault(one[0], []).append(one)
+    for part in (batch,) if senders is None else batch.by_sender(senders):
+        for index, run in part.runs():
+            for _, group in by_topic.get(index, ()):
+                router.collect(group, run, topics[index])
+    router.flush_soon()
+
+
+def _encoder(given: dict[int, Encoding], topics: int) -> BatchEncoder:
+    return encoder_at_once(given, topics, lambda _index, _encoding: None)
+
+
+class _Divided:
+    """The messages of a batch, of which each audience gets some."""
+
+    def __init__(self, batch: Batch, senders: Senders | None) -> None:
+        self._batch = batch
+        self._payloads = batch.payloads()
+        each = repeat(batch.sender, batch.count) if senders is None else sender_of_each(senders)
+        self._senders = list(each)
+        self._places: dict[int, list[int]] = {}
+        for place, index in enumerate(batch.columns.indexes()):
+            self._places.setdefault(index, []).append(place)
+
+    def encoded(self, found: EachTargets[Encoding]) -> Iterator[tuple[bytes, int]]:
+        """Yield the frames of each audience, and the number of messages that they hold."""
+        for encoder, given, group in found.values():
+            if group is None or len(given) > 1:
+                encoder = _encoder(dict(enumerate(given.values())), len(given))
+            part = self._of(list(given))
+            yield (b"", 0) if part is None else encoder.encode(part)
+
+    def _of(self, wanted: Sequence[int]) -> Batch | None:
+        """Return the messages of the indexes that are ``wanted``, which are numbered from 0."""
+        batch = self._batch
+        each = [(at, number) for number, index in enumerate(wanted) for at in self._at(index)]
+        if not each:
+            return None
+        if len(wanted) > 1:
+            each.sort()
+        places, numbers = zip(*each, strict=True)
+        senders = tuple(map(self._senders.__getitem__, places))
+        # A row has one topic and one sender, and nothing of others is between its messages.
+        keys = list(zip(numbers, senders, map(sub, places, count()), strict=False))
+        starts = [0, *[n for n, (last, key) in enumerate(pairwise(keys), 1) if key != last]]
+        first = [places[n] for n in starts]
+        part = Batch(
+            tuple([batch.topics[index] for index in wanted]),
+            Columns.of(list(map(self._payloads.__getitem__, places)), numbers),
+            batch.timestamp,
+            batch.sequence,
+            batch.sender,
+            batch.protocol,
+            run=batch.run,
+        )
+        part.take(
+            BatchRows(
+                tuple(map(sub, [*starts[1:], len(places)], starts)),
+                tuple([numbers[n] for n in starts]),
+                tuple([batch.offset + place for place in first]),
+                tuple([batch.sequence + place for place in first]),
+                (batch.timestamp,) * len(starts),
+                tuple([senders[n] for n in starts]),
+            )
+        )
+        return part
+
+    def _at(self, index: int) -> Sequence[int]:
+        return self._places.get(index, ())
