@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import QueuedDelivery, SubscriberGroup, Topic
     from pubsub.kernel import Columns
 
-# Audiences of outboxes that are taken out of their groups, and bytes that are copied into these
-# beyond those of the batch, at most. Either takes up to some 5 ms.
-_AUDIENCES, _COPIED = 2_000, 8 * 1024 * 1024
+# Bytes that are copied for audiences of outboxes that are taken out of their groups, at most.
+_COPIED = 8 * 1024 * 1024
 _Writer = TypeVar("_Writer")
 Wanted = tuple["BatchEncoder", dict[int, _Writer], "SubscriberGroup | None"]
 """For some outboxes, an encoder of theirs, and what writes the messages of each index. The
@@ -69,14 +68,15 @@ def by_targets(
     return together, others
 
 
-def disjoint(together: EachTargets[_Writer], columns: Columns) -> EachTargets[_Writer] | None:
-    """Return ``together`` with each outbox in one item only; None if that is too much work.
+def disjoint(
+    together: EachTargets[_Writer], columns: Columns, most: int
+) -> EachTargets[_Writer] | None:
+    """Return ``together`` with each outbox in one item only; ``columns`` are the messages.
 
-    ``columns`` are the messages. Routed one by one, they would take the same work if each is for
-    another outbox than the one before, and more otherwise.
+    None if these are more than ``most`` items, or if too many bytes would be copied for them.
     """
-    if len(together) == 1 or len(set().union(*together)) == sum(map(len, together)):
-        return together
+    if len(together) <= 1 or len(set().union(*together)) == sum(map(len, together)):
+        return together if len(together) <= most else None
     wanted: dict[Recipient, list[int]] = {}
     for place, targets in enumerate(together):
         for recipient in targets:
@@ -87,12 +87,23 @@ def disjoint(together: EachTargets[_Writer], columns: Columns) -> EachTargets[_W
     sizes = {index: nbytes for index, _, nbytes in columns.totals()}
     items = list(together.values())
     copied = [sum([sizes.get(index, 0) for index in frames]) for _, frames, _ in items]
-    if len(alike) > _AUDIENCES or sum([copied[n] for some in alike for n in some]) > _COPIED:
+    if len(alike) > most or sum([copied[n] for some in alike for n in some]) > _COPIED:
         return None
     return {
         tuple(recipients): _joined([items[place] for place in places])
         for places, recipients in alike.items()
     }
+
+
+def deliveries(together: EachTargets[_Writer], columns: Columns) -> int:
+    """Return how many messages the outboxes of ``together`` get, at most."""
+    counts = {index: count for index, count, _ in columns.totals()}
+    return sum(
+        [
+            len(targets) * sum([counts.get(index, 0) for index in frames])
+            for targets, (_, frames, _) in together.items()
+        ]
+    )
 
 
 def _joined(items: Sequence[Wanted[_Writer]]) -> Wanted[_Writer]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.batch import Batch
 from pubsub.broker.batch_rows import BatchRows
 from pubsub.broker.encoders import encoder_at_once
-from pubsub.broker.gathered_audience import add_groups, disjoint
+from pubsub.broker.gathered_audience import add_groups, deliveries, disjoint
 from pubsub.broker.senders import sender_of_each
 from pubsub.kernel import Columns
 
@@ -29,30 +29,47 @@ if TYPE_CHECKING:
 
 # Audiences that look at all messages, of which they get some.
 _FEW = 4
+# Audiences that are routed in one tick, and otherwise deliveries of single messages: 30 and 3 µs.
+_AUDIENCES, _DELIVERIES = 250, 2_500
 
 
-def route_rows(
-    router: Router,
-    topics: Sequence[Topic],
-    batch: Batch,
-    senders: Senders | None,
-    groups: Groups,
-) -> None:
-    """Route ``batch``, whose messages are of ``senders``, to ``groups`` of its topics."""
-    together: EachTargets[Encoding] = {}
-    for index, group in groups:
-        together.setdefault(group.targets, (group.encoder, {}, group))[1][index] = group.encoding
-    found = disjoint(together, batch.columns)
-    as_given = senders is None and (batch.headers is not None or batch.unstored)
-    if found is None or (as_given and len(found) > _FEW):
-        # Headers, or messages without offsets, would be looked at for each audience.
-        route_runs(router, topics, batch, senders, groups)
-    elif senders is None and len(found) <= _FEW:
-        each = [_encoder(given, len(topics)).encode(batch) for _, given, _ in found.values()]
-        add_groups(router, topics, batch, found, each)
-    else:
-        divided = _Divided(batch, senders)
-        add_groups(router, topics, batch, found, divided.encoded(found))
+class RowRouting:
+    """Routes ``batch``, whose messages are of ``senders``, to ``groups`` of its ``topics``."""
+
+    def __init__(
+        self, topics: Sequence[Topic], batch: Batch, senders: Senders | None, groups: Groups
+    ) -> None:
+        self._topics = topics
+        self._batch = batch
+        self._senders = senders
+        self._groups = groups
+        self._together: EachTargets[Encoding] = {}
+        for index, group in groups:
+            own = self._together.setdefault(group.targets, (group.encoder, {}, group))[1]
+            own[index] = group.encoding
+        most = _AUDIENCES
+        if senders is None and (batch.headers is not None or batch.unstored):
+            # Headers, and messages without offsets, would be looked at for each audience.
+            most = _FEW
+        self._found = disjoint(self._together, batch.columns, most)
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether that takes too long for one tick."""
+        columns = self._batch.columns
+        return self._found is None and deliveries(self._together, columns) > _DELIVERIES
+
+    def route(self, router: Router) -> None:
+        """Route the messages to the outboxes of ``router``."""
+        topics, batch, found = self._topics, self._batch, self._found
+        if found is None:
+            route_runs(router, topics, batch, self._senders, self._groups)
+        elif self._senders is None and len(found) <= _FEW:
+            each = [_encoder(given, len(topics)).encode(batch) for _, given, _ in found.values()]
+            add_groups(router, topics, batch, found, each)
+        else:
+            divided = _Divided(batch, self._senders)
+            add_groups(router, topics, batch, found, divided.encoded(found))
 
 
 def route_runs(

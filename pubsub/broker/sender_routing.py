@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Senders
 
+# Audiences of which the messages are encoded in one tick.
+_AUDIENCES = 1_000
 _Pairs = dict[tuple[int, bytes], int]
 """The indexes of topics and senders together, by the index of the topic and the sender."""
 
@@ -33,7 +35,7 @@ def route_by_sender(
 ) -> None:
     """Route ``batch``, whose messages are of ``senders``, to ``groups`` of its topics."""
     pairs, columns = _paired(batch.columns, senders)
-    found = disjoint(_by_targets(batch, groups, pairs), columns)
+    found = disjoint(_by_targets(batch, groups, pairs), columns, _AUDIENCES)
     if found is None:
         route_runs(router, topics, batch, senders, groups)
         return

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import gathered_audience
+from pubsub.broker import gathered_routing
 from pubsub.broker.batch import Batch
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.dispatcher import Dispatcher
@@ -110,7 +110,7 @@ class OffsetTests(SynchronousTestCase):
         assert mix is not None
         columns = Columns.of([b"%d" % n for n in range(5)], [0, 1, 1, 2, 0])
         # Subscribers of several topics are not taken apart.
-        with patch.object(Router, "add", add), patch.object(gathered_audience, "_AUDIENCES", 0):
+        with patch.object(Router, "add", add), patch.object(gathered_routing, "_AUDIENCES", 0):
             wire.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
         offsets = [offset for source, offset in routed if source in (topics[0], topics[2])]
         assert sorted(set(offsets)) == [0, 1, 2]

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache, gathered_audience, passing_mix
+from pubsub.broker import (
+    combination_cache,
+    gathered_audience,
+    gathered_routing,
+    passing_mix,
+)
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.router import Router
@@ -34,15 +39,21 @@ class SameTests(SynchronousTestCase):
         self, make: Callable[[], Wire], wanted: list[set[int]], steps: list[Step]
     ) -> None:
         found = []
+        bounds = (
+            (gathered_audience, "_COPIED", 10),
+            (gathered_routing, "_AUDIENCES", 0),
+        )
         for is_past in (False, True):
             with patch.object(PastCombinations, "note", lambda past, key, is_past=is_past: is_past):
                 found.append(outcome(make, wanted, steps))
-                with (
-                    patch.multiple(passing_mix, _SOME=-100, _SUBSCRIBED=100, _PIECES=1),
-                    patch.object(gathered_audience, "_COPIED", 10),
-                ):
-                    found.append(outcome(make, wanted, steps))
-        assert found[1:] == found[:1] * 3
+                for bound in bounds:
+                    with (
+                        patch.multiple(passing_mix, _SOME=-100, _SUBSCRIBED=100, _PIECES=1),
+                        patch.object(*bound),
+                        patch.object(gathered_routing, "_DELIVERIES", 2),
+                    ):
+                        found.append(outcome(make, wanted, steps))
+        assert found[1:] == found[:1] * 5
 
 
 class ChoiceTests(SynchronousTestCase):
