@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
@@ -68,24 +68,50 @@ class SubscriptionList:
     def _of_session(
         self, session: ListedConnection, behind: str, only: str | None
     ) -> Iterator[ListedSubscription | None]:
-        for outbox in session.outboxes():
-            if only is not None:
-                topic = self._topics.get(only)
-                if topic is not None and only > behind and _has(outbox, topic):
-                    yield ListedSubscription(session, topic, outbox)
-                continue
-            for found in self._in_order(outbox, behind):
-                yield None if found is None else ListedSubscription(session, found, outbox)
+        """Yield the topics of ``session`` behind a name, each once, by name.
 
-    def _in_order(self, outbox: Outbox, behind: str) -> Iterator[Topic | None]:
-        """Yield the topics of ``outbox`` behind a name, by name."""
+        Several clients behind a ROUTER are one session (see ``RoutedClients`` of spot).
+        """
+        outboxes = tuple(session.outboxes())
+        if only is not None:
+            topic = self._topics.get(only)
+            held = [one for one in outboxes if topic is not None and _has(one, topic)]
+            if topic is not None and held and only > behind:
+                yield ListedSubscription(session, topic, _farthest_behind(held, topic))
+        elif len(outboxes) == 1:
+            (outbox,) = outboxes
+            number, topics = outbox.subscription_count, outbox.topics()
+            for found in self._in_order(number, topics, lambda one: _has(outbox, one), behind):
+                yield None if found is None else ListedSubscription(session, found, outbox)
+        else:
+            yield from self._of_several(session, outboxes, behind)
+
+    def _of_several(
+        self, session: ListedConnection, outboxes: Sequence[Outbox], behind: str
+    ) -> Iterator[ListedSubscription | None]:
+        holders: dict[Topic, list[Outbox]] = {}
+        for outbox in outboxes:
+            for topic in outbox.topics():
+                holders.setdefault(topic, []).append(outbox)
+            yield None
+        for found in self._in_order(len(holders), holders, holders.__contains__, behind):
+            held = [] if found is None else [one for one in holders[found] if _has(one, found)]
+            if found is None or not held:
+                yield None
+            else:
+                yield ListedSubscription(session, found, _farthest_behind(held, found))
+
+    def _in_order(
+        self, number: int, topics: Iterable[Topic], has: Callable[[Topic], bool], behind: str
+    ) -> Iterator[Topic | None]:
+        """Yield those of this ``number`` of ``topics`` that are behind a name, by name."""
         start = behind.encode()
-        if outbox.subscription_count <= _SORTED:
-            found = [topic for topic in outbox.topics() if topic.name.encode() > start]
+        if number <= _SORTED:
+            found = [topic for topic in topics if topic.name.encode() > start]
             yield from sorted(found, key=lambda topic: topic.name.encode())
             return
         for topic in self._topics.after(start):
-            yield topic if _has(outbox, topic) else None
+            yield topic if has(topic) else None
 
 
 def subscription_row(subscription: ListedSubscription | None) -> Row | None:
@@ -106,3 +132,7 @@ def subscription_row(subscription: ListedSubscription | None) -> Row | None:
 
 def _has(outbox: Outbox, topic: Topic) -> bool:
     return topic in outbox.subscriptions or outbox.is_behind(topic)
+
+
+def _farthest_behind(outboxes: Sequence[Outbox], topic: Topic) -> Outbox:
+    return max(outboxes, key=lambda one: one.behind if one.is_behind(topic) else -1)

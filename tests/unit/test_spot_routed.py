@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.management.subscriptions import SubscriptionList
 from pubsub.protocols.spot.commands import (
     Publish,
     Query,
@@ -86,6 +87,19 @@ class RoutedTests(SynchronousTestCase):
         self.request(ANN, b"", b"\3", b"a")
         assert self.publish(b"a", b"4") == message(BEN, b"", b"\1", b"a", b"4")
 
+    def test_the_list_of_their_subscriptions_is_paged(self) -> None:
+        self.request(ANN, b"", b"\2", b"a")
+        self.request(ANN, b"", b"\2", b"z")
+        self.request(BEN, b"", b"\2", b"b")
+        broker = self.house.broker
+        listed = SubscriptionList(broker.clients, broker.topics)
+        assert _topics_by_page(listed, "") == ["a", "b", "z"]
+        self.request(ANN, b"", b"\3", b"a")
+        self.request(BEN, b"", b"\2", b"z")
+        assert _topics_by_page(listed, "") == ["b", "z"]
+        # A topic is listed once, also if it is the only one that is asked for.
+        assert [one.topic.name for one in listed.after("", topic="z") if one is not None] == ["z"]
+
     def test_the_connection_itself_is_a_client_too(self) -> None:
         self.proxy.send(subscribe(b"a"))
         self.request(ANN, b"\2", b"a")
@@ -165,3 +179,9 @@ class RoutedTests(SynchronousTestCase):
         assert self.publish(b"t", b"x") == b""
         self.request(BEN, b"", b"\2", b"t")
         assert self.house.broker.counters.refusals["spot", "not-authorized"] == 1
+
+
+def _topics_by_page(listed: SubscriptionList, key: str) -> list[str]:
+    """Return the topics of the rows behind ``key``, of which each page has one."""
+    found = next((one for one in listed.after(key) if one is not None), None)
+    return [] if found is None else [found.topic.name, *_topics_by_page(listed, found.key)]
