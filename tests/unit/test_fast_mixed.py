@@ -126,6 +126,21 @@ class PublishTests(MixedCase):
         assert self.answer(fast, both(WRITER)) == wire.error(3, NO_PERMISSION, SPORT) * 2
         assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
+    def test_access_rules_that_change_for_several_holders(self) -> None:
+        fast, reader = self.start()
+        assert [self.answer(fast, both(WRITER, OWNER)) for _ in range(2)] == [b"", b""]
+        assert reader.take() == BOTH * 2
+        denied = {"deny": "publish", "topics": "sport", "identity": "ada"}
+        fast.document["access"] = [denied, {"allow": "*"}]
+        fast.reloader().reload()
+        refused = wire.error(3, NO_PERMISSION, SPORT) * 2
+        assert [self.answer(fast, both(WRITER, OWNER)) for _ in range(2)] == [refused] * 2
+        assert reader.take() == wire.message(b"n1", b"n2", b"n3") * 2
+        # Those of others are remembered under the new rules.
+        other = wire.grant("publish", sub="zoe")
+        assert [self.answer(fast, both(WRITER, other)) for _ in range(2)] == [b"", b""]
+        assert reader.take() == BOTH * 2
+
     def test_tokens_of_two_issuers(self) -> None:
         """Rules may tell them apart, whatever the name: the rights of one are not the other's."""
         fast, reader = self.start(secrets={"main": KEY, "partner": OTHER_KEY})
