@@ -76,12 +76,18 @@ SUBSCRIBERS = st.lists(
 class World:
     """A broker, subscribers of topics in encodings of several kinds, and a publisher."""
 
-    def __init__(self, subscribers: list[tuple[str, set[int]]], rate: Rate | None) -> None:
+    def __init__(
+        self,
+        subscribers: list[tuple[str, set[int]]],
+        rate: Rate | None,
+        room: int | None = None,
+        **settings: object,
+    ) -> None:
         self.clock = clock_at()
         self.store = MemoryStore(10_000, 2**24)
         self.broker = make_broker(self.clock, BrokerLimits(), self.store)
         self.topics = [self.broker.topics.create(name) for name in TOPICS]
-        listener = make_listener(self.broker)
+        listener = make_listener(self.broker, **settings)
         limiter = None if rate is None else rate.limiter(self.clock.seconds)
         self.publisher = listener.publisher(Held(), b"")
         if limiter is not None:
@@ -89,7 +95,8 @@ class World:
         self.transports: list[Transport] = []
         for kind, wanted in subscribers:
             transport = Transport()
-            outbox = listener.outbox(transport, Reader())
+            outbox = transport.outbox = listener.outbox(transport, Reader())
+            transport.room = room
             self.transports.append(transport)
             for topic in sorted(wanted):
                 self.broker.router.subscribe(outbox, self.topics[topic], encoding_of(kind, topic))
@@ -125,7 +132,7 @@ class World:
         ]
         counted = [(one.messages, one.nbytes, one.last_timestamp) for one in self.topics]
         limiters = [one.admissible(Columns.of([b""] * 100)) for one in self.publisher._limiters]
-        figures = [(transport.outbox is None, len(transport.data)) for transport in self.transports]
+        figures = self.broker.router.counters.delivered
         return [one.data for one in self.transports], stored, counted, limiters, figures
 
 
@@ -172,6 +179,29 @@ class SameTests(SynchronousTestCase):
             assert at_once.together(read, passing)
             alone.one_by_one(read)
         assert at_once.result(self) == alone.result(self)
+
+    def test_subscribers_that_fall_behind(self) -> None:
+        kinds = [("senders", {0, 1}), ("times", {0, 1, 2}), ("rows", {1, 2})]
+        # So many that they are not routed sender by sender.
+        reads = [
+            [(at % 3, (at // 2 + number) % 4, b"%d.%d" % (number, at)) for at in range(12)]
+            for number in range(4)
+        ]
+        for nbytes in (1, 800, 1600, 3200):
+            found = []
+            for at_once in (True, False):
+                world = World(kinds, None, room=1, slow_bytes=nbytes)
+                for read in reads:
+                    if at_once:
+                        assert world.together(read, False)
+                    else:
+                        world.one_by_one(read)
+                    world.clock.advance(0)
+                for transport in world.transports:
+                    transport.drain()
+                world.clock.pump([0.1] * 20)
+                found.append(world.result(self))
+            assert found[0] == found[1]
 
     def test_messages_that_a_rate_does_not_admit_are_not_published(self) -> None:
         read = [(0, 0, b"1234"), (1, 1, b"1234"), (0, 3, b"1234")]
