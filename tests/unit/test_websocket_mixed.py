@@ -79,6 +79,12 @@ class MixedRequestTests(SynchronousTestCase):
         self.assert_all(self.send("acb"))
         assert self.topics[2].messages == 0
 
+    def test_a_topic_that_may_not_be_published_to(self) -> None:
+        self.start(allow_publish=["a"], allow_subscribe="*")
+        ok = self.send()["ok"]
+        assert (ok["messages"], ok["refused"], ok["error"]["code"]) == (2, 2, "not-authorized")
+        assert self.rows() == [("a", "1"), ("a", "3")]
+
     def test_a_topic_that_is_there_twice(self) -> None:
         self.start()
         self.client.send_binary(
