@@ -266,6 +266,13 @@ class RuleTests(SynchronousTestCase):
         house.broker.set_access(AccessTable([rule(True, "publish create")]))
         assert house.post("/v1/topics/new/messages", b"x").status == 200
 
+    def test_creating(self) -> None:
+        house = self.house(rule(True, "create", "new*"))
+        for name, status in (("new", 201), ("other", 403)):
+            client = house.connect()
+            client.ask("PUT", f"/v1/topics/{name}", {})
+            assert client.answer().status == status
+
     def test_deleting(self) -> None:
         house = self.house(rule(True, "delete", "a"))
         assert self.deleted(house, "b").error == (403, "not-authorized")
