@@ -15,11 +15,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import dataset
+from pyarrow.parquet import filters_to_expression
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.jobs import archive
+from pubsub.pipeline.jobs.replay import ReplaySettings
+from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.file_names import BatchId, readable_directory
 from pubsub.pipeline.tables.files import PartitionWriter
+from pubsub.pipeline.tables.location import Location
 from pubsub.pipeline.tables.migrate import migrate
 from pubsub.pipeline.tables.partitions import LONG_TOPIC, hive_directory, topic_bucket
 from pubsub.pipeline.tables.spark import TableTarget, append
@@ -229,3 +233,20 @@ def test_a_pattern_finds_the_committed_files_of_plain_parquet(tmp_path: Path) ->
     assert count == [(len(TOPICS),)]
     assert sorted(polars.read_parquet(pattern)["topic"]) == sorted(TOPICS)
     assert sorted(dataset(path).to_table()["topic"].to_pylist()) == sorted(TOPICS)
+
+
+def replayed(path: str, topic: str) -> list[int]:
+    """Return the offsets of the rows that a replay of ``topic`` selects."""
+    settings = ReplaySettings(path, 0, (topic,), "", None, None, 1)
+    chosen = filters_to_expression(settings.filters())
+    found = readable_dataset(Location.of(path), DeltaTable(path)).to_table(filter=chosen)
+    offsets: list[int] = found["offset"].to_pylist()
+    return offsets
+
+
+def test_a_replay_finds_topics_with_long_names(tmp_path: Path) -> None:
+    names = ["orders", *LONG[:3]]
+    by_day = str(tmp_path / "by-day")
+    append(TableTarget(by_day, ("day",)), pa.table(archive.rows(messages(names), False)), "q", 0)
+    for path in (archived(tmp_path / "t", names), old_archive(tmp_path / "old", names), by_day):
+        assert [replayed(path, name) for name in names] == [[0], [1], [2], [3]]

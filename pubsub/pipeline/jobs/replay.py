@@ -61,12 +61,21 @@ class ReplaySettings:
         """Return the filters that select the rows."""
         found: list[Filter] = []
         if self.topics is not None:
-            found.append(("topic", "in", [topic_bucket(topic) for topic in self.topics]))
+            found.append(("topic", "in", _names_in_tables(self.topics)))
         if self.since is not None:
             found.append(("timestamp", ">=", datetime.fromisoformat(self.since)))
         if self.until is not None:
             found.append(("timestamp", "<", datetime.fromisoformat(self.until)))
         return found
+
+
+def _names_in_tables(topics: Sequence[str]) -> list[str]:
+    """Return the values of the column ``topic`` that stand for ``topics``.
+
+    A table that is not partitioned by topic, or is of an earlier version, has long names as they
+    are.
+    """
+    return sorted({name for topic in topics for name in (topic, topic_bucket(topic))})
 
 
 class ReplayProgress:
