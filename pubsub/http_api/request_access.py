@@ -216,16 +216,16 @@ class RequestAccess:
         """Raise ApiError unless the topic ``name`` may be created with the queue key ``key``.
 
         A token needs the permission ``create``, and can only give the key that it has itself; or
-        ``admin``. Without secrets and rules, clients of the same machine may create topics.
-        Reserved topics are the broker's own.
+        ``admin``, if the rules allow that as well. Without secrets and rules, clients of the same
+        machine may create topics. Reserved topics are the broker's own.
         """
         token = self.token
         may_create = self._access.may_write(name, True, "create")
         allowed = may_create and not name.startswith(RESERVED)
-        if token is not None and not token.permits(ADMIN):
+        if token is not None and not self.is_admin:
             own = key is None or key.encode() == token.queue_key
             allowed = allowed and own and token.permits("create")
-        elif token is not None or not self._listener.has_access_table:
+        elif not self._listener.has_access_table:
             allowed = allowed and self.is_admin
         self._check([] if allowed else [name], "create")
 

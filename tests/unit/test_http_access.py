@@ -273,6 +273,26 @@ class RuleTests(SynchronousTestCase):
             client.ask("PUT", f"/v1/topics/{name}", {})
             assert client.answer().status == status
 
+    def test_creating_with_a_token(self) -> None:
+        house = self.house(rule(True, "create", "new*"))
+        keyed = {"queue_key": "k"}
+        for name, body, permission, status in (
+            ("new", {}, "create", 201),
+            ("new2", keyed, "create", 201),
+            ("new3", {}, "publish", 403),
+            ("other", {}, "*", 403),
+            # The rules allow no administrators, so the permission is one of a client.
+            ("new4", keyed, "*", 201),
+            ("new5", {"queue_key": "other"}, "*", 403),
+        ):
+            client = house.connect()
+            client.ask("PUT", f"/v1/topics/{name}", body, house.token(permission, key="k"))
+            assert client.answer().status == status, name
+        house.broker.set_access(AccessTable([rule(True, "create admin")]))
+        client = house.connect()
+        client.ask("PUT", "/v1/topics/new5", {"queue_key": "other"}, house.token("*", key="k"))
+        assert client.answer().status == 201
+
     def test_deleting(self) -> None:
         house = self.house(rule(True, "delete", "a"))
         assert self.deleted(house, "b").error == (403, "not-authorized")
