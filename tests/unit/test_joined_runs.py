@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import given
@@ -143,6 +143,18 @@ class BlockTests(SynchronousTestCase):
             isinstance(run, StoredRun)
             for run in decode_joined(block, frozenset("b"), lambda topic: 0, 100, 200)
         )
+
+    def test_a_batch_has_a_bounded_number_of_rows(self) -> None:
+        """A page is cut between batches."""
+        records = [record_of(replace(single(number), offset=number)) for number in range(1300)]
+        block = encode_block(records, 3, 0, 1300)
+        found = list(decode_joined(block, None, lambda topic: 0, 0, 1300))
+        assert [one.count for one in found] == [512, 512, 276]
+        log = RunLog(2000, 2**20)
+        for number in range(1300):
+            log.append(single(number))
+        page = log.read(0, None, 2**20, joined=True)
+        assert [one.count for one in page.batches] == [512, 512, 276]
 
 
 def single(number: int) -> Batch:
