@@ -7,10 +7,11 @@ from typing import Never
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import NotExpressible, Notice, Uncertain
+from pubsub.client import Level, NotExpressible, Notice, Uncertain
 from pubsub.client.base_client import Client
 from pubsub.client.subscription import Subscription
 from tests.unit.client_runtime import MemoryRuntime, Work
+from tests.unit.raising import raised
 from tests.unit.streams import House
 
 BURST = [b"%04d" % number * 16 for number in range(1000)]
@@ -43,6 +44,18 @@ class BurstTests(SynchronousTestCase):
         assert len(self.stream.sent) - before >= _BURST_BYTES
         self.runtime.run(self.client.flush())
         assert self.received(1001) == [b"first", *BURST]
+
+    def test_what_is_asked_for_beside_the_payloads(self) -> None:
+        """It does not get lost on the short way: cafe has neither headers nor senders."""
+        before = len(self.stream.sent)
+        for work in (
+            Work(self.client.publish_many("cafe/7", BURST, headers={"name": b"value"})),
+            Work(self.client.publish_many("cafe/7", BURST, sender="ada")),
+        ):
+            raised(NotExpressible, work.result)
+        assert len(self.stream.sent) == before
+        level = self.runtime.run(self.client.publish_many("cafe/7", BURST, confirm=True))
+        assert level is Level.HANDLED
 
     def test_they_stay_behind_those_that_wait(self) -> None:
         waiting = Work(self.client.publish("cafe/7", b"waiting"))

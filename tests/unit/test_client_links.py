@@ -371,6 +371,10 @@ class PublisherTests(LinkCase):
         link = client._links.publishing.link
         self.runtime.run(client.close())
         raised(ClientClosed, link.add, PublishRequest("news", Columns.one(b"x")))
+        connections = len(self.runtime.streams)
+        raised(ClientClosed, client.subscribe, "news")
+        self.runtime.advance(1)
+        assert len(self.runtime.streams) == connections
 
     def test_refusals_without_a_waiting_publish_are_reported(self) -> None:
         house = House({"rheos": {"allow-publish": "allowed"}})

@@ -93,6 +93,14 @@ class AccessTests(HouseCase):
         named = f"/v1/history?start=0&topic={quote('$SYS/events')}"
         assert self.values(named, token=token) == [b"e"]
 
+    def test_reserved_topics_need_more_than_a_subscription(self) -> None:
+        self.house.publish("$SYS/events", b"e")
+        path = f"/v1/topics/{quote('$SYS/events', safe='')}/messages?follow=1"
+        for permission, status in (("subscribe", 403), ("history", 200), ("admin", 200)):
+            client = self.house.connect()
+            client.ask("HEAD", path, None, self.house.token(permission))
+            assert client.answer("HEAD").status == status
+
     def test_bad_tokens(self) -> None:
         expired = self.house.token("history", lasts=-1)
         forged = self.house.token("history")[:-4] + b"AAAA"
@@ -292,6 +300,15 @@ class RuleTests(SynchronousTestCase):
         client = house.connect()
         client.ask("PUT", "/v1/topics/new5", {"queue_key": "other"}, house.token("*", key="k"))
         assert client.answer().status == 201
+
+    def test_rotating_a_queue_key(self) -> None:
+        house = self.house(rule(True, "rotate", "b"), rule(True, "publish"))
+        for name, status in (("a", 403), ("b", 200)):
+            house.lock(name, b"k")
+            client = house.connect()
+            token = house.token("*", key="k")
+            client.ask("POST", f"/v1/topics/{name}/key", {"queue_key": "k2"}, token)
+            assert client.answer("POST").status == status
 
     def test_deleting(self) -> None:
         house = self.house(rule(True, "delete", "a"))

@@ -54,6 +54,12 @@ class MissingMessagesTests(SynchronousTestCase):
         missing.arrived("other", MissingBefore(6, 0, 9), (0, 0))
         assert self.made().before(100).origins == {"new": {5: 3}, "other": {6: 0}}
 
+    def test_gaps_of_several_origins(self) -> None:
+        self.made().keep("a", MissingBefore(1, 9, 30))
+        self.made().keep("b", MissingBefore(2, 9, 70))
+        self.made().keep("c", MissingBefore(3, 9, 50))
+        assert self.made().offset == 70
+
     def test_a_gap_is_not_forgotten_when_another_one_may_follow(self) -> None:
         self.made().keep("a", MissingBefore(1, 9, 30))
         self.made().expect(["a"])
