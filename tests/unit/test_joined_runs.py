@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +18,15 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.kernel import Columns, Senders
 from pubsub.store.block import decode_block, encode_block
 from pubsub.store.joined_runs import SMALL, JoinedRuns, decode_joined
+from pubsub.store.log_reader import read_page
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, StoredRun, batches_of, record_of
+from pubsub.store.write_group import WriteGroup
 from tests.profiles import examples
-from tests.unit.fakes import Reader, Transport, clock_at, make_broker, make_listener
+from tests.unit.fakes import Reader, Transport, clock_at, make_broker, make_listener, scratch
 from tests.unit.kinds_of_encodings import encoding_of
+from tests.unit.upkeep_log import Log
 
 TOPICS = ("a", "b", "c")
 SENDERS = (b"ada", b"bob", b"", b"dan")
@@ -215,6 +219,59 @@ class RunLogTests(SynchronousTestCase):
         assert [batch.count for batch in log.read(0, None, 2**20, joined=True).batches] == [30]
         (batch,) = log.read(0, frozenset("b"), 2**20, joined=True).batches
         assert (batch.count, batch.offset, batch.stop) == (10, 1, 29)
+
+
+class LogTests(SynchronousTestCase):
+    """``read_page`` of a log on disk"""
+
+    @examples(2)
+    @given(
+        st.lists(st.lists(appended(), min_size=1, max_size=4), min_size=1, max_size=5),
+        TOPIC_SETS,
+        st.integers(0, 40),
+        st.sampled_from((1, 100, 400, 2**20)),
+        st.none() | st.sampled_from(TOPICS),
+    )
+    def test_joined_pages_have_the_same_messages(
+        self,
+        groups: list[list[Appended]],
+        topics: frozenset[str] | None,
+        start: int,
+        nbytes: int,
+        ended: str | None,
+    ) -> None:
+        with closing(Log(scratch(self) / "log")) as log:
+            for number, group in enumerate(groups):
+                write(log, group)
+                if number == 1 and ended is not None:
+                    log.end(ended)
+            found: list[list[Flat]] = []
+            for joined in (False, True):
+                found.append([])
+                at = start
+                while at < log.next:
+                    page = read_page(log.catalog, at, topics, nbytes, joined=joined)
+                    assert page.next_offset > at
+                    found[-1] += flat(page.batches)
+                    at = page.next_offset
+            assert found[0] == found[1]
+
+    def test_a_page_is_bounded(self) -> None:
+        with closing(Log(scratch(self) / "log")) as log:
+            write(log, [Appended(single(number), None, 0) for number in range(1300)])
+            for nbytes, stop in ((1, 512), (512 * 128, 512), (513 * 160, 1024), (2**20, 1300)):
+                page = read_page(log.catalog, 0, None, nbytes, joined=True)
+                assert page.next_offset == stop
+
+
+def write(log: Log, group: Sequence[Appended]) -> None:
+    """Write what was appended as one record."""
+    records = []
+    for one in group:
+        one.batch.offset = log.next
+        log.next += one.batch.count
+        records.append(record_of(one.batch, one.senders))
+    log.writer.write(WriteGroup(records), sync=False)
 
 
 class PartTests(SynchronousTestCase):
