@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from socket import gethostname
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +14,7 @@ from pubsub.broker import sliced_routing
 from pubsub.broker.connection_marks import mark_text
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.live_response import RESPONSE_BYTES
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.streams import ROOM
 from tests.unit.web import WebHouse
@@ -242,6 +244,22 @@ class TopicChangeTests(SynchronousTestCase):
 
     def test_reserved_topics_are_the_brokers(self) -> None:
         assert self.send("PUT", "/v1/topics/%24SYS%2Fx", {}).error == (403, "not-authorized")
+
+    def test_the_answer_waits_for_the_disk(self) -> None:
+        class Unsynced(MemoryStore):
+            def when_synced(self, call: Callable[[bool], None]) -> None:
+                waiting.append(call)
+
+        waiting: list[Callable[[bool], None]] = []
+        self.house = open_house(store=Unsynced(100, 2**20))
+        answers = ((False, "PUT", 503), (True, "PUT", 200), (False, "DELETE", 503))
+        for is_on_disk, method, status in answers:
+            client = self.house.connect("127.0.0.1")
+            client.ask(method, "/v1/topics/a", {} if method == "PUT" else None)
+            self.house.clock.advance(0)
+            assert not client.stream.received
+            waiting.pop()(is_on_disk)
+            assert client.answer(method).status == status
 
     def test_clients_elsewhere_may_not(self) -> None:
         client = self.house.connect()
