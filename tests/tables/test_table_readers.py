@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ from pubsub.pipeline.tables.file_names import BatchId, readable_directory
 from pubsub.pipeline.tables.files import PartitionWriter
 from pubsub.pipeline.tables.location import Location
 from pubsub.pipeline.tables.migrate import migrate
-from pubsub.pipeline.tables.partitions import LONG_TOPIC, hive_directory, topic_bucket
+from pubsub.pipeline.tables.partitions import (
+    LONG_TOPIC,
+    hive_directory,
+    partition_text,
+    topic_bucket,
+)
 from pubsub.pipeline.tables.spark import TableTarget, append
 
 Rows = list[dict[str, Any]]
@@ -168,6 +173,12 @@ def test_a_binary_value_that_no_text_stands_for(tmp_path: Path) -> None:
     rows = pa.table({"p": pa.array([b"\xff"]), "offset": [0]})
     with pytest.raises(ConfigurationError, match="not UTF-8"):
         append(TableTarget(str(tmp_path / "t"), ("p",)), rows, "q", 0)
+
+
+def test_times_of_partitions_are_in_utc() -> None:
+    east = timezone(timedelta(hours=2))
+    assert partition_text(datetime(2026, 3, 1, 1, tzinfo=east)) == "2026-02-28 23:00:00.000000"
+    assert partition_text(datetime(26, 3, 1, 1)) == "0026-03-01 01:00:00.000000"
 
 
 def test_a_partition_without_a_value_has_a_directory_of_its_own(tmp_path: Path) -> None:

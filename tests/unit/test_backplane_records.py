@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.envelopes import ENVELOPE, Incoming, Outgoing, messages_of
 from pubsub.backplane.nats_work import Outbound, together
-from pubsub.backplane.record import MalformedRecord, decode, encode_batch
+from pubsub.backplane.record import MalformedRecord, decode, encode_batch, joined
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 
@@ -55,6 +56,13 @@ class RecordTests(SynchronousTestCase):
                 rows.append((position, index, payload))
                 assert own == {"place": str(position).encode()}
         assert [(index, payload) for _, index, payload in sorted(rows)] == messages
+
+    @given(
+        st.lists(st.lists(st.binary(max_size=2), min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+    def test_columns_in_one(self, given: list[list[bytes]]) -> None:
+        found = joined([Columns.of(payloads) for payloads in given])
+        assert found.payloads() == list(chain.from_iterable(given))
 
     def test_bytes_of_a_record(self) -> None:
         batch = Batch(("a",), Columns.of([b"xy", b"zw"]), 1, 2, b"me", "nsd")

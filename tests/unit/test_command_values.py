@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.commands import history_reading, table_output
+from pubsub.commands import history_reading, message_source, table_output
 from pubsub.commands.history_reading import StoredMessage, start_of_last
 from pubsub.commands.latency_histogram import (
     LatencyHistogram,
@@ -28,7 +28,7 @@ from pubsub.commands.latency_histogram import (
     least_of,
 )
 from pubsub.commands.message_formats import choose
-from pubsub.commands.message_source import LineSplitter, repeated
+from pubsub.commands.message_source import LineSplitter, lines, repeated
 from pubsub.commands.pace import paced
 from pubsub.commands.start_position import EARLIEST, LATEST, StartPosition, offset_of, parse
 from pubsub.errors import ConfigurationError
@@ -187,6 +187,25 @@ class LinesTests(SynchronousTestCase):
             assert splitter.feed(bytes(1024 * 1024)) == []
         with pytest.raises(ConfigurationError, match="--file"):
             splitter.feed(b"x")
+
+    def test_no_more_is_read_than_is_taken(self) -> None:
+        reads, found = 0, []
+
+        def read(source: int, most: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return b"x\n" if reads < 50 else b""
+
+        async def take() -> None:
+            async for part in lines(0, None):
+                if not found:
+                    await asyncio.sleep(0.05)
+                    assert reads < 10
+                found.extend(part)
+
+        with patch.object(message_source, "read_some", read):
+            asyncio.run(take())
+        assert found == [b"x"] * 49
 
 
 class PaceTests(SynchronousTestCase):

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import sliced_routing
 from pubsub.broker.connection_marks import mark_text
+from pubsub.broker.durability import Durability
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.store.memory_store import MemoryStore
@@ -221,6 +222,24 @@ class TopicChangeTests(SynchronousTestCase):
         assert self.house.broker.queue_keys.matches(topic, b"k2")
         other = self.send("PUT", "/v1/topics/a", {"queue_key": "k1"})
         assert other.error == (409, "topic-exists")
+
+    def test_a_topic_of_another_client_is_not_changed(self) -> None:
+        self.house = WebHouse()
+        self.house.lock("closed", b"other")
+        self.house.lock("own", b"k")
+        self.house.broker.queue_keys.exclusive.add("own")
+        token, admin = self.house.token("create"), self.house.token("admin")
+        for name, body, sent in (
+            ("closed", {"sync": True}, token),
+            ("closed", {"queue_key": "k", "sync": True}, token),
+            ("closed", {"queue_key": "k", "sync": True}, admin),
+            ("own", {"queue_key": "k", "sync": True}, token),
+            ("own", {"sync": True}, admin),
+        ):
+            answer = self.send("PUT", f"/v1/topics/{name}", body, token=sent)
+            assert answer.error == (409, "topic-exists"), (name, body)
+            assert self.house.broker.topics.named(name).durability is Durability.ASYNC
+        assert self.send("PUT", "/v1/topics/closed", {"sync": True}, token=admin).status == 200
 
     def test_a_key_is_replaced_for_all_before_the_answer(self) -> None:
         self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]

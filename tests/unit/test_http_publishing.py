@@ -432,6 +432,15 @@ class RefusalTests(SynchronousTestCase):
         assert house.post(PATH, b"x").status == 200
         assert house.post(PATH, b"x").error == (429, "rate-limited")
 
+    def test_rates_of_bytes_count_senders_and_headers(self) -> None:
+        house = WebHouse(rate_bytes=30)
+        given = {"Content_Type": ND, "Pubsub_Sender": "s" * 10}
+        # The last message may take more than is left.
+        for size, status in ((8, 200), (9, 413)):
+            row = {"value": "x" * 10, "headers": [{"key": "h", "value": "y" * size}]}
+            answer = house.connect().post(PATH, f"{json.dumps(row)}\n".encode() * 2, **given)
+            assert answer.status == status, answer.json
+
     def test_a_large_message(self) -> None:
         house = WebHouse(max_message="2K")
         assert house.post(PATH, bytes(2048)).status == 200

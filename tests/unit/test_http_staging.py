@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -310,6 +311,15 @@ class PieceTests(SynchronousTestCase):
         assert memory(1000, key=keys) > many + 1000 * 700
         headers = pa.array([[{"key": "", "value": b""}]] * 1000, HEADERS)
         assert many + 1000 * 30 < memory(1000, headers=headers) < many + 1000 * 200
+
+    def test_offsets_that_do_not_begin_at_zero(self) -> None:
+        """Writers of other languages send a slice of a larger column so."""
+        good = stream_of(table(["t", "t"], [b"--ab", b"cde"]))
+        offsets = struct.pack("<3i", 0, 4, 7)
+        assert good.count(offsets) == 1
+        part = good.replace(offsets, struct.pack("<3i", 2, 4, 7))
+        (run,) = read_runs(io.BytesIO(part), b"")
+        assert run.columns.payloads() == [b"ab", b"cde"]
 
     def test_invalid_parts(self) -> None:
         with pytest.raises(ApiError):

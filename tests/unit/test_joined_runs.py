@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -49,14 +50,22 @@ def appended(draw: st.DrawFn) -> Appended:
     number = draw(st.sampled_from((1, 1, 1, 2, 5, SMALL + 1)))
     one_size = draw(st.booleans())
     sizes = st.just(draw(st.integers(0, 3))) if one_size else st.integers(0, 3)
-    payloads = [draw(sizes) * b"x" for _ in range(number)]
+    letter = draw(st.integers(0, 9))
+    payloads = [draw(sizes) * (b"%d" % ((letter + place) % 10)) for place in range(number)]
     topics = TOPICS if draw(st.booleans()) else (draw(st.sampled_from(TOPICS)),)
     indexes = [draw(st.integers(0, len(topics) - 1)) for _ in range(number)]
     senders = None
     headers = None
     if draw(st.booleans()):
-        names = tuple(draw(st.sampled_from(SENDERS)) for _ in range(number))
-        senders = array("I", [1] * number).tobytes(), names
+        # Consecutive messages of one topic may share an entry.
+        starts = [
+            place
+            for place in range(number)
+            if not place or indexes[place] != indexes[place - 1] or draw(st.booleans())
+        ]
+        counts = array("I", [stop - start for start, stop in pairwise([*starts, number])])
+        names = tuple(draw(st.sampled_from(SENDERS)) for _ in counts)
+        senders = counts.tobytes(), names
     elif draw(st.sampled_from((False, False, True))):
         headers = [{"k": b"v"}] * number
     batch = Batch(
