@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pubsub.broker.peers import Peer
     from pubsub.broker.recent_records import AuditRecord
     from pubsub.http_api.api_request import ApiRequest
+    from pubsub.management.connections import ListedConnection
+    from pubsub.management.subscriptions import ListedSubscription
 
 Keyed = tuple[str, Row]
 # Damaged ranges of the history that are shown.
@@ -126,12 +128,16 @@ class StatusHandler:
             raise invalid("after: expected the mark of a session")
         listener = self._listener
         found = slow_sessions(listener.clients, listener.router, listener.cursors, asked.after)
+
+        def row_of(one: ListedConnection | None) -> Row | None:
+            return slow_row(one) if one is not None and asked.matches(one.label) else None
+
         await answer_page(
             request,
             listener,
             asked,
             lambda page: fill(
-                page, found, slow_row, lambda one: "" if one is None else mark_text(one.mark)
+                page, found, row_of, lambda one: "" if one is None else mark_text(one.mark)
             ),
         )
 
@@ -143,16 +149,15 @@ class StatusHandler:
         topic = parameters.text("topic") if "topic" in parameters else None
         mark = parameters.text("mark") if "mark" in parameters else None
         found = self._subscriptions.after(asked.after, mark, topic)
+
+        def row_of(one: ListedSubscription | None) -> Row | None:
+            return subscription_row(one) if one and asked.matches(one.topic.name) else None
+
         await answer_page(
             request,
             self._listener,
             asked,
-            lambda page: fill(
-                page,
-                (one for one in found if one is None or asked.matches(one.topic.name)),
-                subscription_row,
-                lambda one: "" if one is None else one.key,
-            ),
+            lambda page: fill(page, found, row_of, lambda one: "" if one is None else one.key),
         )
 
     def _asked(self, request: ApiRequest, action: str) -> PageRequest:

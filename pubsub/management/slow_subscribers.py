@@ -27,9 +27,9 @@ def slow_sessions(
         yield from connections_after(clients, mark)
 
 
-def slow_row(session: ListedConnection | None) -> Row | None:
+def slow_row(session: ListedConnection) -> Row | None:
     """Return the row of a slow subscriber; None for another session."""
-    if session is None or not any(box.paused or box.cursor for box in session.outboxes()):
+    if not any(box.paused or box.cursor for box in session.outboxes()):
         return None
     row = connection_row(session)
     return row if row["state"] in (CATCHING_UP, PAUSED) else None

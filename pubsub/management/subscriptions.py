@@ -114,10 +114,8 @@ class SubscriptionList:
             yield topic if has(topic) else None
 
 
-def subscription_row(subscription: ListedSubscription | None) -> Row | None:
+def subscription_row(subscription: ListedSubscription) -> Row:
     """Return the row of a subscription."""
-    if subscription is None:
-        return None
     session, topic, outbox = subscription
     is_behind = outbox.is_behind(topic)
     return {

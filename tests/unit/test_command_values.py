@@ -189,7 +189,8 @@ class LinesTests(SynchronousTestCase):
             splitter.feed(b"x")
 
     def test_no_more_is_read_than_is_taken(self) -> None:
-        reads, found = 0, []
+        reads = 0
+        found: list[bytes] = []
 
         def read(source: int, most: int) -> bytes:
             nonlocal reads

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from socket import gethostname
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import sliced_routing
@@ -347,6 +348,21 @@ class SessionTests(SynchronousTestCase):
         }  # fmt: skip
         assert self.client.get(f"/v1/sessions/{mark}").json == row
 
+    def test_slow_subscribers(self) -> None:
+        quick, slow = connected(self.house), connected(self.house)
+        for one in (quick, slow):
+            one.ask("subscribe", topic="a")
+        assert self.client.get("/v1/slow").json["items"] == []
+        slow.stream.stop_reading()
+        self.house.publish("a", bytes(ROOM))
+        quick.pull()
+        (row,) = self.client.get("/v1/slow").json["items"]
+        assert (row["mark"], row["state"]) == (mark_text(slow.client.channel.mark), "paused")
+        assert self.client.get(f"/v1/slow?after={row['mark']}").json["items"] == []
+        assert self.client.get("/v1/slow?match=192.*").json["items"] == [row]
+        assert self.client.get("/v1/slow?match=bob").json == {"items": [], "next": None}
+        assert self.client.get("/v1/slow?after=odd").error == (400, "invalid-request")
+
     def test_filters_and_pages(self) -> None:
         others = [self.house.connect("192.0.2.9") for _ in range(30)]
         page = self.client.get("/v1/sessions?client=192.*&limit=20").json
@@ -570,6 +586,23 @@ class StateTests(SynchronousTestCase):
         of_session = self.client.get(f"/v1/subscriptions?mark={marks[1]}").json["items"]
         assert [row["topic"] for row in of_session] == ["a", "b"]
         assert self.client.get("/v1/subscriptions?topic=none").json["items"] == []
+        matching = self.client.get("/v1/subscriptions?match=[!a]").json
+        assert [row["topic"] for row in matching["items"]] == ["b", "b"]
+
+    def test_subscriptions_that_do_not_match_are_passed_over_in_slices(self) -> None:
+        """A broker may have a million of them."""
+        follower = connected(self.house)
+        for number in range(200):
+            follower.ask("subscribe", topic=f"t{number}")
+        steps: list[None] = []
+
+        def finish(work: Iterator[None]) -> Deferred[None]:
+            steps.extend(work)
+            return succeed(None)
+
+        with patch.object(self.house.broker.slices, "finish", finish):
+            assert self.client.get("/v1/subscriptions?match=none").json["items"] == []
+        assert len(steps) > 20
 
     def test_audit_records_are_paged_from_the_newest(self) -> None:
         for n in range(5):
