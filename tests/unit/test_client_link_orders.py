@@ -135,3 +135,22 @@ class OrderTests(SynchronousTestCase):
         assert driven.link.state is LinkState.CLOSED
         assert driven.link.gone.done
         assert driven.link.deadline() is None
+
+    def test_a_wait_that_is_not_over(self) -> None:
+        """The link is looked at earlier for a call that has waited for too long."""
+        driven = Driven()
+        link = driven.link
+        for state, steps in (
+            (LinkState.CONNECTING, ("start",)),
+            (LinkState.OPENING, ("connected",)),
+            (LinkState.READY, ("acknowledged",)),
+            (LinkState.BACKING_OFF, ("lost",)),
+        ):
+            for name in steps:
+                driven.step(name)
+            link.tick(driven.now + 0.01)
+            assert link.state is state
+            assert link.take_commands() == []
+            assert link.take_output() == b""
+        link.tick(driven.now + 0.1)
+        assert link.state is LinkState.CONNECTING

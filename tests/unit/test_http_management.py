@@ -524,6 +524,36 @@ class StateTests(SynchronousTestCase):
                 texts = [one.text for one in self.house.broker.readiness.obstacles()]
                 assert texts == (["the history " + told] if status == 503 else [])
 
+    def test_what_needs_attention(self) -> None:
+        statistics = self.house.broker.statistics
+        stats = statistics.snapshot()
+        for part, values, expected in (
+            ("memory", {"used": 89, "limit": 100}, None),
+            ("memory", {"used": 90, "limit": 100}, ("warning", "90% of max-memory is in use")),
+            ("memory", {"used": 100, "limit": 100}, ("critical", "100% of max-memory is in use")),
+            ("memory", {"used": 1, "limit": 0}, None),
+            ("reactor", {"lag": 0.24}, None),
+            ("reactor", {"lag": 0.25}, ("warning", "the broker did not answer for 0.25 s")),
+            ("store", {"disk_free": 2**30}, None),
+            ("store", {"disk_free": 2**29}, ("warning", "512 MiB are left on the disk")),
+            ("store", {"damaged_offsets": 3}, ("critical", "3 offsets of the history are damaged")),
+            ("slow", {"behind": 9_999}, None),
+            (
+                "slow", {"behind": 10_000, "catching_up": 2},
+                ("warning", "2 subscribers are 10,000 messages behind"),
+            ),
+        ):  # fmt: skip
+            changed = {**stats, part: {**stats[part], **values}}
+            with patch.object(statistics, "snapshot", return_value=changed):
+                found = self.client.get("/v1/status").json["attention"]
+            if expected is None:
+                assert found == []
+            else:
+                (one,) = found
+                assert one["level"] == expected[0]
+                assert one["what"].startswith(expected[1])
+                assert one["do"]
+
     def test_metadata_that_cannot_be_written_is_shown(self) -> None:
         store = self.house.broker.store
         for failing in (1.0, 0.0):

@@ -38,6 +38,7 @@ class CommandTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.requests: list[tuple[Any, ...]] = []
         self.answers: dict[str, Any] = {}
+        self.exit_code: object = None
 
     def run_it(self, command: Any, *arguments: str) -> str:
         def ask(method: str) -> Callable[..., Any]:
@@ -54,6 +55,7 @@ class CommandTests(SynchronousTestCase):
             result = CliRunner().invoke(command, [*arguments, URL], standalone_mode=False)
         if result.exception is not None:
             raise result.exception
+        self.exit_code = result.return_value
         return result.output
 
     def test_sessions_are_listed_page_by_page(self) -> None:
@@ -149,7 +151,7 @@ class CommandTests(SynchronousTestCase):
         rows[-1]["last_client"] = None
         self.answers["/v1/refusals"] = {"items": rows, "next": None}
         text = self.run_it(status)
-        assert "NOT READY" in text
+        assert (self.exit_code, "NOT READY" in text) == (1, True)
         assert "CRITICAL: the broker is starting" in text
         last = text.splitlines()[-6:]
         assert [line.split()[1] for line in last] == ["reason", *(f"reason-{n}" for n in "65432")]
@@ -161,6 +163,8 @@ class CommandTests(SynchronousTestCase):
         self.answers["/v1/refusals"] = {"items": [], "next": None}
         assert "last client" not in self.run_it(status)
         found["ready"], found["attention"] = True, []
+        self.run_it(status)
+        assert self.exit_code == 0
         assert ": ready, up 0:00:00" in next(page(found))
         found["name"] = "broker-a"
         assert ") broker-a: ready, " in next(page(found))
