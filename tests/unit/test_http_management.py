@@ -17,7 +17,7 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.store.memory_store import MemoryStore
-from tests.unit.fakes import START, Bench, Lines
+from tests.unit.fakes import START, Bench, Guest, Lines
 from tests.unit.streams import ROOM
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import connected
@@ -348,6 +348,14 @@ class SessionTests(SynchronousTestCase):
         }  # fmt: skip
         assert self.client.get(f"/v1/sessions/{mark}").json == row
 
+    def test_connections_that_are_no_sessions_are_left_out(self) -> None:
+        """Those to other brokers, and the ports of UDP."""
+        guest = Guest(self.house.broker)
+        (row,) = self.client.get("/v1/sessions").json["items"]
+        assert row["protocol"] == "http"
+        found = self.client.get(f"/v1/sessions/{mark_text(guest.mark)}")
+        assert found.error == (404, "unknown-session")
+
     def test_slow_subscribers(self) -> None:
         quick, slow = connected(self.house), connected(self.house)
         for one in (quick, slow):
@@ -611,6 +619,12 @@ class StateTests(SynchronousTestCase):
         ]  # fmt: skip
         rest = self.client.get(f"/v1/subscriptions?after={quote(page['next'])}").json
         assert [(row["topic"], row["mark"]) for row in rest["items"]] == [("b", marks[1])]
+        page = self.client.get("/v1/subscriptions?limit=2").json
+        rest = self.client.get(f"/v1/subscriptions?after={quote(page['next'])}").json
+        assert [(row["topic"], row["mark"]) for row in rest["items"]] == [
+            ("a", marks[1]), ("b", marks[1])
+        ]  # fmt: skip
+        self.house.connect("192.0.2.9").ask("GET", "/v1/topics/a/messages?follow=1")
         of_topic = self.client.get("/v1/subscriptions?topic=b").json["items"]
         assert [row["mark"] for row in of_topic] == marks
         of_session = self.client.get(f"/v1/subscriptions?mark={marks[1]}").json["items"]
