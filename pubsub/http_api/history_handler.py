@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from pubsub.http_api.api_error import GONE, NOT_SATISFIABLE, ApiError
@@ -94,7 +94,9 @@ class HistoryHandler:
         for some in _in_pieces(found):
             others += [name for name in some if name not in topics]
             yield
-        for names in _in_pieces(merge(known, sorted(others))):
+        # A topic of the others may begin again meanwhile; it is in both then.
+        each_once = (name for name, _ in groupby(merge(known, sorted(others))))
+        for names in _in_pieces(each_once):
             for name in names:
                 if name in found and access.may_read(name):
                     messages, nbytes = found[name]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from unittest.mock import patch
 from urllib.parse import quote
+
+from twisted.internet.defer import Deferred, succeed
 
 from pubsub.broker.batch import message_id
 from pubsub.store.memory_store import MemoryStore
@@ -89,6 +93,20 @@ class TopicsTests(HouseCase):
         assert self.house.get("/v1/topics?start=2").json == {"topics": [b]}
         part = {"name": "a", "messages": 1, "bytes": 1 + len(b"alice")}
         assert self.house.get("/v1/topics?stop=1").json == {"topics": [part]}
+
+    def test_a_topic_that_begins_again_while_they_are_listed(self) -> None:
+        topics = self.house.broker.topics
+        topics.remove(topics.named("b"))
+
+        def finish(work: Iterator[None]) -> Deferred[None]:
+            next(work)
+            topics.create("b")
+            list(work)
+            return succeed(None)
+
+        with patch.object(self.house.broker.slices, "finish", finish):
+            found = self.house.get("/v1/topics?start=0").json["topics"]
+        assert [row["name"] for row in found] == ["a", "b"]
 
     def test_topics_with_a_key_need_a_token(self) -> None:
         self.house.lock("a", b"k")
