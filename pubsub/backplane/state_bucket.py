@@ -139,6 +139,9 @@ class StateBucket:
             try:
                 messages = await source.fetch(max(min(pending, _TOGETHER), 1), timeout=_LOOK)
             except TimeoutError:
+                messages = []
+            # nats-py may return none: after a status of a temporary error it waits for no other.
+            if not messages:
                 is_missing = await self._is_missing(source)
                 if was_missing and is_missing:
                     return
