@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.slices import STEPS
 from pubsub.protocols.spot.cluster import REMOTE, Cluster
 from pubsub.store.memory_store import MemoryStore
+from tests.unit import nsd_lines
 from tests.unit.brokers import World, publish, subscribe
 from tests.unit.streams import House
 
@@ -43,6 +44,21 @@ class RememberedHostTests(SynchronousTestCase):
         assert self.a.broker.counters.refusals == {UNREACHABLE: 1}
         self.publish(self.a, b"own")
         assert self.a.broker.topics.named("own").hosted
+
+    def test_a_channel_that_was_opened_here_stays_with_its_host(self) -> None:
+        self.a = self.world.house("a", "b", nsd={}, store=self.store)
+        self.a.connect("nsd").send(nsd_lines.open_("t"))
+        self.a.broker.stopService()
+        self.a = self.world.house("a", "b", nsd={}, store=self.store)
+        assert not self.a.broker.topics.named("t").hosted
+        client = self.a.connect("nsd")
+        client.send(nsd_lines.publish("t", "mine"))
+        self.world.advance(1)
+        assert client.take() == nsd_lines.SUCCESS
+        reader = self.world.client(self.world.houses["b"], b"DEALER", subscribe(b"t"))
+        client.send(nsd_lines.publish("t", "more"))
+        self.world.advance(1)
+        assert reader.take() == publish(b"t", b"more")
 
     def test_it_forwards_to_the_host_when_that_is_back(self) -> None:
         self.restart("b")

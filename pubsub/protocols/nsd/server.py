@@ -96,7 +96,8 @@ def _load_identities(listener: Listener) -> Identities:
     refused: dict[str, Refused] = {}
     for channel in identities.opened_channels():
         try:
-            listener.topics.create(channel)
+            # Without a host, as a peer may host it: the topics of this broker are restored.
+            listener.topics.create(channel, hosted=False)
         except Refused as error:
             refused[channel] = error
     for channel in identities.subscriptions():
