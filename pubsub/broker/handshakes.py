@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
+# A timer that is later by more seconds shows that the process was stopped. Handshakes that are due
+# then have as many seconds more.
+_GRACE = 1.0
+
+
 class Shaking(Protocol):
     """A connection whose handshake is not done."""
 
@@ -28,6 +33,8 @@ class Handshakes:
         # The time at which each has begun, in this order.
         self._begun: dict[Shaking, float] = {}
         self._timer: IDelayedCall | None = None
+        # The time at which the timer is due.
+        self._due = 0.0
 
     def __len__(self) -> int:
         return len(self._begun)
@@ -45,7 +52,7 @@ class Handshakes:
         if self._seconds and connection not in self._begun:
             self._begun[connection] = self._clock.seconds()
             if self._timer is None:
-                self._timer = self._clock.callLater(self._seconds, self._check)
+                self._wait(self._seconds)
 
     def done(self, connection: Shaking) -> None:
         """The handshake is done, or the connection has ended."""
@@ -57,6 +64,17 @@ class Handshakes:
         if timer is not None:
             timer.cancel()
 
+    def _wait(self, seconds: float) -> None:
+        self._due = self._clock.seconds() + seconds
+        self._timer = self._clock.callLater(seconds, self._passed)
+
+    def _passed(self) -> None:
+        if self._clock.seconds() - self._due > _GRACE:
+            # The process was stopped meanwhile: what clients have sent since is read first.
+            self._timer = self._clock.callLater(_GRACE, self._check)
+        else:
+            self._check()
+
     def _check(self) -> None:
         self._timer = None
         now = self._clock.seconds()
@@ -64,7 +82,7 @@ class Handshakes:
             connection, begun = next(iter(self._begun.items()))
             left = begun + self._seconds - now
             if left > 0:
-                self._timer = self._clock.callLater(left, self._check)
+                self._wait(left)
                 return
             del self._begun[connection]
             connection.handshake_overdue()

@@ -213,6 +213,16 @@ class HandshakeTests(SynchronousTestCase):
         assert len(setup.listener.handshakes) == 0
         assert not setup.clock.getDelayedCalls()
 
+    def test_a_process_that_was_stopped_reads_first(self) -> None:
+        """The timer is handled before the input that has arrived meanwhile."""
+        setup = Setup(ShakingFrames)
+        silent, prompt = setup.connect()[0], setup.connect()[0]
+        setup.clock.advance(60)
+        prompt.send(frame(b"hello"))
+        assert not silent.closed
+        seconds(setup, 1)
+        assert (silent.closed, prompt.closed) == (True, False)
+
     def test_zero_is_no_limit(self) -> None:
         setup = Setup(ShakingFrames, handshake_seconds=0)
         client = setup.connect()[0]
