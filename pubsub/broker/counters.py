@@ -169,6 +169,8 @@ class Counters:
                 reason=reason,
                 client=client,
                 connection=log_fields(connection),
+                # These lines are few, and the next reason is not a repetition of the last one.
+                unlimited=True,
             )
 
 

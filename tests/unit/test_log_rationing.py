@@ -8,9 +8,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.counters import Counters
 from pubsub.server.log_rationing import LINES, SECONDS, Rationing
 
 
@@ -107,6 +108,17 @@ class RationingTests(SynchronousTestCase):
         self.log.flood(50, log_level=LogLevel.debug)
         self.log.flood(50, log_io="printed")
         assert len(self.log.lines) == 150
+
+    def test_the_first_refusals_for_each_reason_are_written(self) -> None:
+        """They are of one format, and few: their totals decide which are worth a line."""
+        globalLogPublisher.addObserver(self.log.rationing)
+        self.addCleanup(globalLogPublisher.removeObserver, self.log.rationing)
+        counters, reasons = Counters(), [f"reason-{number}" for number in range(3 * LINES)]
+        for reason in reasons * 9:
+            counters.refuse("cafe", reason, "client")
+        assert self.log.lines == [
+            f"refused: 1 on cafe: {reason}, last by 'client'" for reason in reasons
+        ]
 
     def test_at_the_end_the_number_is_written(self) -> None:
         self.log.flood(LINES + 1)
