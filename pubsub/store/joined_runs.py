@@ -14,8 +14,9 @@ from pubsub.store.stored_runs import RunRecord, StoredRun
 
 SMALL = 32
 """Messages of the largest run that is joined with others: a larger one is worth a batch."""
-# Rows of a batch, at most: the page is cut between batches.
-_ROWS = 512
+# Rows of a batch, and bytes of its payloads unless it has one row, at most: the page is cut between
+# batches.
+_ROWS, _BYTES = 512, 64 * 1024
 ROW_BYTES = 128
 """Bytes of a page that a row takes beside its payloads: the work for it, not its memory."""
 JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
@@ -32,13 +33,16 @@ class JoinedRuns:
     def __init__(self, found: list[Batch]) -> None:
         self._found = found
         self._rows: list[JoinedRow] = []
+        self._nbytes = 0
         self._key = "", 0
 
     def add(self, row: JoinedRow, protocol: str, run: int) -> None:
         """Add a run of ``protocol`` and of this run of the broker."""
-        if self._key != (protocol, run) or len(self._rows) >= _ROWS:
+        nbytes = self._nbytes + len(row[-1])
+        if self._key != (protocol, run) or len(self._rows) >= _ROWS or nbytes > _BYTES:
             self.finish()
-            self._key = protocol, run
+            self._key, nbytes = (protocol, run), len(row[-1])
+        self._nbytes = nbytes
         self._rows.append(row)
 
     def finish(self) -> None:
@@ -48,7 +52,7 @@ class JoinedRuns:
         counts, names, offsets, sequences, timestamps, senders, sizes, data = zip(
             *self._rows, strict=True
         )
-        self._rows = []
+        self._rows, self._nbytes = [], 0
         places: dict[str, int] = {}
         indexes = tuple([places.setdefault(name, len(places)) for name in names])
         if max(counts) == 1:
@@ -119,6 +123,10 @@ def decode_joined(
                 size if lengths is None else lengths, bytes(payloads[begin:end]),
             )  # fmt: skip
             joined.add(row, text(protocol), block.run)
+            if found:
+                # At once: those that the page has no room for are not decoded.
+                yield from found
+                found.clear()
     joined.finish()
     yield from found
 

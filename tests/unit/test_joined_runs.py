@@ -169,6 +169,22 @@ class BlockTests(SynchronousTestCase):
         page = log.read(0, None, 2**20, joined=True)
         assert [one.count for one in page.batches] == [512, 512, 276]
 
+    def test_large_messages_fill_a_page_soon(self) -> None:
+        log = Log(scratch(self) / "history")
+        self.addCleanup(log.close)
+        records = []
+        for number in range(100):
+            one = replace(single(number), columns=Columns.one(bytes(50_000)), offset=number)
+            records.append(record_of(one))
+        log.writer.write(WriteGroup(records), sync=False)
+        at = count = 0
+        while at < 100:
+            page = read_page(log.catalog, at, None, 256 * 1024, joined=True)
+            assert sum(batch.nbytes for batch in page.batches) <= 300_000
+            count += sum(batch.count for batch in page.batches)
+            at = page.next_offset
+        assert count == 100
+
 
 def single(number: int) -> Batch:
     """Return one message."""
