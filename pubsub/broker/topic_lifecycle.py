@@ -136,7 +136,7 @@ class TopicLifecycle:
     def withdraw(self, name: str) -> None:
         """Remove a topic that was created in this tick for messages that were refused."""
         topic = self._topics.get(name)
-        if topic is not None and not topic.hosted:
+        if topic is not None and not (topic.hosted or self._topics.is_needed(topic)):
             self._router.end(topic)
             self._topics.remove(topic)
 

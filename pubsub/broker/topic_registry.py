@@ -39,6 +39,8 @@ class TopicRegistry:
         """Topics of the broker itself (see ``create_own``)."""
         self._watchers: list[Callable[[Topic], None]] = []
         self._removal_watchers: list[Callable[[Topic], None]] = []
+        self.needs: list[Callable[[Topic], bool]] = []
+        """Return whether a topic is needed, also one that ``withdraw`` would end."""
         self.claim_checks: list[Callable[[str], None]] = []
         self.claimed: Callable[[Topic], None] = lambda topic: None
         """Called with every topic that this broker begins to host."""
@@ -162,7 +164,11 @@ class TopicRegistry:
             self._provisional[name] = count - 1
             return False
         del self._provisional[name]
-        return True
+        return not self.is_needed(topic)
+
+    def is_needed(self, topic: Topic) -> bool:
+        """Return whether ``topic`` is needed although no request for it was granted."""
+        return any(needs(topic) for needs in self.needs)
 
     def remove(self, topic: Topic) -> None:
         """Remove a topic that has ended; its memory and its ids are free again.

@@ -8,6 +8,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.interfaces import Value
 from pubsub.protocols.nsd.identities import (
@@ -21,7 +22,9 @@ from pubsub.protocols.nsd.identities import (
 from pubsub.protocols.nsd.moved_identity import MovedIdentity
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines as wire
+from tests.unit.brokers import publish
 from tests.unit.nsd_lines import Nsd
+from tests.unit.spot_house import join
 from tests.unit.streams import logged
 
 DONE = {"_class": "SuccessResponse"}
@@ -266,7 +269,7 @@ class LowerLimitTests(SynchronousTestCase):
         before.ask(wire.open_("ada"), wire.open_("ben"), wire.open_("cal"))
         before.ask(*[wire.subscribe(name, "cal") for name in ("ada", "ben")])
         before.ask(wire.publish("cal", "before"))
-        self.nsd = Nsd({"max-topics": 1}, store=self.store)
+        self.nsd = Nsd({"max-topics": 1}, {"spot": {}}, store=self.store)
         self.nsd.start()
         self.topics = self.nsd.broker.topics
 
@@ -288,6 +291,26 @@ class LowerLimitTests(SynchronousTestCase):
         assert self.topics.create("cal").history_readers == 3
         self.nsd.ask(wire.unsubscribe("ada", "cal"))
         assert self.topics.named("cal").history_readers == 2
+
+    def test_a_topic_that_another_client_may_not_have_changes_nothing(self) -> None:
+        self.nsd.document["access"] = [
+            {"listener": "spot", "allow": ["publish"]},
+            {"listener": "nsd", "allow": "*"},
+        ]
+        self.nsd.document["max-topics"] = 10
+        self.nsd.reloader().reload()
+        join(self.nsd, b"DEALER", publish(b"cal", b"refused"), publish(b"new", b"refused"))
+        provisional = ProvisionalTopics(self.topics, self.nsd.broker.router)
+        deque(provisional.add(["ben", "other"]))
+        deque(provisional.withdraw())
+        assert "new" not in self.topics
+        assert "other" not in self.topics
+        asked = [wire.publish(name, f"to {name}") for name in ("ben", "cal")]
+        assert self.nsd.ask(*asked) == [DONE, DONE]
+        for name, channels in (("ada", ("cal",)), ("ben", ("ben", "cal"))):
+            (response,) = self.nsd.ask(wire.get(name, 1))
+            bodies = [one["body"] for one in response["messages"]]
+            assert bodies == [f"to {channel}" for channel in channels]
 
     def test_an_identity_that_ends_before_reads_none(self) -> None:
         identities = self.nsd.factories["nsd"]._identities

@@ -103,9 +103,9 @@ class Identities:
             identity.idle_since = None
         return identity
 
-    def opened(self, name: str) -> bool:
-        """Return whether the identity has ever opened its channel."""
-        identity = self.find(name)
+    def opened(self, name: str, is_used: bool = True) -> bool:
+        """Return whether the identity, which is used for this, has ever opened its channel."""
+        identity = self.find(name) if is_used else self._known.get(name)
         return identity is not None and identity.opened
 
     def are_open(self, names: Iterable[str]) -> bool:

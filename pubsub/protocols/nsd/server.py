@@ -92,6 +92,10 @@ def _load_identities(listener: Listener) -> Identities:
     listener.topics.watch_removal(
         lambda topic: identities.channel_ended(topic.name, topic.history_readers > 0)
     )
+    # A channel may get its topic later, with messages that are refused.
+    listener.topics.needs.append(
+        lambda topic: topic.history_readers > 0 or identities.opened(topic.name, is_used=False)
+    )
     # A limit may be lower than before.
     refused: dict[str, Refused] = {}
     for channel in identities.opened_channels():
