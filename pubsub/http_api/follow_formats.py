@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import rows_with
 from pubsub.broker.encoders import RowEncoding
 from pubsub.http_api.message_rows import rows_of
 from pubsub.kernel import RowField
@@ -56,6 +53,11 @@ class LinesEncoding(_ChunkEncoding):
 
     content_type = "application/x-ndjson"
 
+    @property
+    def of_unstored(self) -> LinesEncoding:
+        """The encoding of topics that are not stored."""
+        return self
+
     def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         return rows_of(batch, names, self.run, self.headers, after=(b"\n",))
 
@@ -77,38 +79,25 @@ class EventEncoding(_ChunkEncoding):
     """See ``RowEncoding``: an event for each message (HTML, section 9.2, server-sent events).
 
     The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
-    it as Last-Event-ID. Messages of topics that are not ``stored``, by their names, have none: the
-    next ones that are stored get the offsets after them.
+    it as Last-Event-ID. A message that ``has_no_place`` in the history has none: the next ones that
+    are stored get the offsets after it.
     """
 
     headers: bool
     run: int
     epoch: str
-    stored: Callable[[str], bool] = field(default=lambda name: True, compare=False)
+    has_no_place: bool = False
 
     content_type = EVENT_STREAM
 
-    def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
-        topics = batch.topics
-        used = [index for index, _, _ in batch.columns.totals() if names[index] is not None]
-        # As they are now: the durability of a topic may change while it is followed.
-        stored = [index for index in used if self.stored(topics[index])]
-        if not stored or len(stored) == len(used):
-            return self._events(batch, names, bool(stored))
-        flags = [False] * len(topics)
-        for index in stored:
-            flags[index] = True
-        found: list[tuple[bytes, int]] = []
-        start = 0
-        for first, stop in chain(rows_with(batch.columns, flags), [(batch.count,) * 2]):
-            found.append(self._events(batch.slice(start, first), names, False))
-            found.append(self._events(batch.slice(first, stop), names, True))
-            start = stop
-        return b"".join([data for data, _ in found]), sum([count for _, count in found])
+    @property
+    def of_unstored(self) -> EventEncoding:
+        """See ``LinesEncoding``."""
+        return replace(self, has_no_place=True)
 
-    def _events(self, batch: Batch, names: list[bytes | None], with_ids: bool) -> tuple[bytes, int]:
+    def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         before: RowTemplate = (b"data: ",)
-        if with_ids:
+        if not self.has_no_place:
             before = f"id: {self.epoch}:".encode(), RowField.NEXT, b"\ndata: "
         return rows_of(batch, names, self.run, self.headers, before, (b"\n\n",))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pubsub.broker.topic_names import topic_name
@@ -40,8 +39,8 @@ class MessageReader:
         access = request_access(request, self._listener)
         name = name_in_path(request, TOPICS, MESSAGES)
         names = tuple(dict.fromkeys(map(topic_name, (name, *parameters.texts("topic")))))
+        encoding = self._encoding(request, parameters)
         follows = parameters.flag("follow")
-        encoding = self._encoding(request, parameters, follows)
         position = _single(request, "last-event-id")
         start = await find_start(self._listener.store, parameters, position, follows)
         if start.past:
@@ -56,20 +55,13 @@ class MessageReader:
         else:
             await self._history.messages(request, access, frozenset(names), start, encoding)
 
-    def _encoding(
-        self, request: ApiRequest, parameters: Parameters, follows: bool
-    ) -> FollowEncoding:
+    def _encoding(self, request: ApiRequest, parameters: Parameters) -> FollowEncoding:
         headers, run = parameters.flag("headers"), self._listener.dispatcher.run_id
         accepted = request.requestHeaders.getRawHeaders("accept", [""])
         format = parameters.word("format", *_FORMATS)
         if format == "events" or (not format and any(EVENT_STREAM in one for one in accepted)):
-            encoding = EventEncoding(headers, run, self._listener.store.epoch)
-            return replace(encoding, stored=self._is_stored) if follows else encoding
+            return EventEncoding(headers, run, self._listener.store.epoch)
         return LinesEncoding(headers, run)
-
-    def _is_stored(self, name: str) -> bool:
-        topic = self._listener.topics.get(name)
-        return topic is None or topic.durability > 0
 
     async def _follow(
         self,

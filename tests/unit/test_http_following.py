@@ -8,7 +8,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS
-from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.http_follower import PATH, Follower
@@ -263,27 +262,6 @@ class FollowTests(SynchronousTestCase):
         self.house.publish("a", b"4", b"5")
         again = Follower(self.house, target, Accept=EVENTS, Last_Event_ID=position).events()
         assert [json.loads(one["data"])["value"] for one in again[1:]] == ["4", "5"]
-
-    def test_topics_that_are_stored_since_or_no_more(self) -> None:
-        broker, start = self.house.broker, self.house.store.next_offset
-        topics = [broker.topics.create(name) for name in "ans"]
-        topics[1].set_durability(Durability.NONE)
-        target = PATH + "?topic=n&topic=s&follow=1"
-        follower = Follower(self.house, target, Accept=EVENTS)
-        follower.events()
-        topics[1].set_durability(Durability.ASYNC)
-        topics[2].set_durability(Durability.NONE)
-        mix = broker.router.mix(topics)
-        indexes = [mix.topics.index(topics[number]) for number in (2, 0, 2, 1)]
-        columns = Columns.of([b"1", b"2", b"3", b"4"], indexes)
-        broker.dispatcher.publish_mixed(mix, columns, b"", "toy")
-        self.house.publish("s", b"5")
-        self.house.publish("n", b"6")
-        found = [(json.loads(one["data"])["value"], one.get("id")) for one in follower.events()]
-        ids = [f"{self.house.store.epoch}:{start + number}" for number in (1, 2, 3)]
-        assert found == [
-            ("1", None), ("2", ids[0]), ("3", None), ("4", ids[1]), ("5", None), ("6", ids[2]),
-        ]  # fmt: skip
 
 
 class SlowTests(SynchronousTestCase):

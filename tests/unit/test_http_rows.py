@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, message_id
-from pubsub.broker.encoders import make_encoder
 from pubsub.http_api import websocket_frames
 from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding, chunk
 from pubsub.http_api.message_body import message_of
@@ -122,27 +120,6 @@ class RowTests(SynchronousTestCase):
         assert "".join(data_of).encode() == rows
         positions = [int(event.split("\n")[0].removeprefix("id: e:")) for event in events]
         assert positions == [batch.offset + 1 + place for place in places]
-
-    @given(batches(), SOME, SOME)
-    def test_events_of_topics_that_are_not_stored_have_no_id(
-        self, batch: Batch, some: int, stored: int
-    ) -> None:
-        _, places = wanted_of(batch, some)
-        unstored = {at for at in range(len(batch.topics)) if not stored >> at & 1}
-        names = {batch.topics[at] for at in unstored}
-        one = EventEncoding(False, 1, "e", lambda name: name not in names)
-        wanted = [one if some >> at & 1 else None for at in range(len(batch.topics))]
-        data, count = make_encoder(wanted).encode(replace(batch, unstored=frozenset(unstored)))
-        bodies = b"".join(data.split(b"\r\n")[1::2]).decode()
-        found = [event.rpartition("\ndata: ")[0] for event in bodies.split("\n\n")[:-1]]
-        assert len(found) == count == len(places)
-        indexes = batch.columns.indexes()
-        assert found == [
-            ""
-            if indexes[place] in unstored
-            else f"id: e:{batch.offset + 1 + sum(at not in unstored for at in indexes[:place])}"
-            for place in places
-        ]
 
     @given(batches(), RUNS, SOME)
     def test_chunks_have_the_rows(self, batch: Batch, run: int, some: int) -> None:
