@@ -30,6 +30,8 @@ _OPTIONS = {
 }  # fmt: skip
 # Claims with times, which are numbers.
 _TIMES = ("nbf", "iat")
+# Permissions that fast, and topics that are closed by a key, grant with their queue key only.
+_WITH_KEY = {"publish", "subscribe", "create", "rotate", ALL}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -66,9 +68,11 @@ class _Claims:
         claims: dict[str, Any] = {}
         if self.sub:
             claims["sub"] = self.sub
-        claims["queue_key"] = given_queue_key(self.queue_key, self.queue_key_file)
-        if not claims["queue_key"]:
-            raise ValueError("the queue key is empty, and that of a topic is not")
+        key = given_queue_key(self.queue_key, self.queue_key_file, required=False)
+        if key is not None:
+            if not key:
+                raise ValueError("the queue key is empty, and that of a topic is not")
+            claims["queue_key"] = key
         permissions = self.permission
         claims["permissions"] = permissions[0] if len(permissions) == 1 else list(permissions)
         if self.expires is not None:
@@ -103,7 +107,7 @@ def _further_claim(claim: str) -> tuple[str, str | int]:
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="HS256")
 @click.option("--kid", help="Id of the secret in the broker's [keys] table.")
 @click.option("--sub", help="Subject: the client that the token is for.")
-@queue_key_options("Queue key of the client's topics")
+@queue_key_options("Queue key of the client's topics, which fast needs")
 @click.option(
     "--permission", multiple=True, type=click.Choice([*ACTIONS, ALL]),
     help="A permission, * for all; may be repeated.",
@@ -114,7 +118,14 @@ def _further_claim(claim: str) -> tuple[str, str | int]:
 @click.option("--claim", multiple=True, metavar="NAME=VALUE", help="A further claim; repeatable.")
 def make(secret_file: str, algorithm: str, kid: str | None, **claims: Any) -> None:
     """Make a token and print it."""
-    made = _encode(secret_file, algorithm, kid, _Claims(**claims).at(time.time()))
+    given = _Claims(**claims).at(time.time())
+    made = _encode(secret_file, algorithm, kid, given)
+    if "queue_key" not in given and not _WITH_KEY.isdisjoint(claims["permission"]):
+        click.echo(
+            "pubsub: the token has no queue key: it is of no use over fast, and opens no topic "
+            "that is closed by a key; --queue-key adds one",
+            err=True,
+        )
     if len(made) > MAX_TOKEN:
         click.echo(f"pubsub: {size_advice(made)}", err=True)
     click.echo(made)

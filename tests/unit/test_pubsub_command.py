@@ -227,6 +227,26 @@ class MakeTests(CommandCase):
             line = self.one_line("token", "make", "--secret-file", self.secret, given)
             assert line == "pubsub: the queue key is empty, and that of a topic is not\n"
 
+    def test_no_queue_key(self) -> None:
+        """The history, the figures and the management of a broker need none."""
+        for permission in ("history", "metrics", "admin", "delete"):
+            raw = self.make("--secret-file", self.secret, f"--permission={permission}")
+            claims = jwt.decode(raw, options={"verify_signature": False})
+            assert claims == {"permissions": permission}
+            assert self.check(raw).permits(permission)
+            assert self.check(raw).queue_key == b""
+
+    def test_a_permission_for_topics_without_a_queue_key(self) -> None:
+        """The token is made, as topics of the HTTP API may be open, with a warning."""
+        for permission in ("publish", "subscribe", "create", "rotate", "*"):
+            code, out, err = self.run_it(
+                "token", "make", "--secret-file", self.secret, f"--permission={permission}"
+            )
+            assert code == 0
+            assert self.check(out.strip().encode()).permissions == {permission}
+            assert err.startswith("pubsub: the token has no queue key: it is of no use over fast")
+            assert err.count("\n") == 1
+
     def test_other_algorithms(self) -> None:
         secret = self.file("secret512", KEY * 2)
         raw = self.make("--secret-file", secret, "--algorithm=HS512", "--queue-key=k")

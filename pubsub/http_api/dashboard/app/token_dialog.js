@@ -38,7 +38,7 @@ export async function askForToken(error) {
         "p.hint",
         {},
         "A token that may see everything: ",
-        h("code", {}, "pubsub token make --secret-file FILE --queue-key any --permission admin"),
+        h("code", {}, "pubsub token make --secret-file FILE --permission admin"),
       ),
     ],
     submit: "Continue",
