@@ -91,9 +91,11 @@ class Batch:
     first message within this run of the broker. ``offset`` is the place of the first message in
     the history, set by the store. ``headers`` has a mapping for each message, or is None if no
     message has any. ``run`` is the run of the broker that numbered them; 0 stands for this one.
-    ``unstored`` has the indexes whose messages are not stored, and so have no offset, if the others
-    are (see ``partial_storage.py``). If messages of several publishers were read from the history
-    together, ``rows`` has their times, senders, numbers and offsets; they have no headers.
+    ``has_place`` is False if the messages are not in the history, and so have no offset: ``offset``
+    is then that of the next message that is. ``unstored`` has the indexes of such messages if the
+    others are stored (see ``partial_storage.py``). If messages of several publishers were read from
+    the history together, ``rows`` has their times, senders, numbers and offsets; they have no
+    headers.
     """
 
     topics: tuple[str, ...]
@@ -106,6 +108,7 @@ class Batch:
     offset: int = -1
     run: int = 0
     unstored: frozenset[int] = frozenset()
+    has_place: bool = True
     rows: BatchRows | None = None
 
     @property
@@ -170,10 +173,13 @@ class Batch:
             return
         start = stored = 0
         for index, columns in self.columns.runs():
-            yield index, self._part((self.topics[index],), columns, start, stored)
+            part = self._part((self.topics[index],), columns, start, stored)
             start += columns.count
-            if index not in self.unstored:
+            if index in self.unstored:
+                part.has_place = False
+            else:
                 stored += columns.count
+            yield index, part
 
     def parts(self) -> Iterator[Batch]:
         """Yield the messages of each row as a batch; the batch itself if it has none."""
@@ -196,21 +202,21 @@ class Batch:
         self.rows = rows if len(rows.counts) > 1 else None
 
     def numbered(self) -> Iterator[Batch]:
-        """Yield parts whose stored messages have consecutive offsets, from that of the part on.
-
-        A part ends with messages that are not stored, before the next one that is.
-        """
+        """Yield parts whose messages have consecutive offsets, from the part's on, or none."""
         if not self.unstored:
             yield self
             return
         is_stored = [index not in self.unstored for index in range(len(self.topics))]
-        start = before = stored = 0
-        for first, stop in rows_with(self.columns, is_stored):
-            if first > start:
-                yield self._part(self.topics, self.columns.slice(start, first), start, before)
-                start, before = first, stored
-            stored += stop - first
-        yield self._part(self.topics, self.columns.slice(start, self.count), start, before)
+        at = stored = 0
+        for start, stop in (*rows_with(self.columns, is_stored), (self.count, self.count)):
+            if start > at:
+                part = self._part(self.topics, self.columns.slice(at, start), at, stored)
+                part.has_place = False
+                yield part
+            if stop > start:
+                yield self._part(self.topics, self.columns.slice(start, stop), start, stored)
+            stored += stop - start
+            at = stop
 
     def compact(self) -> Batch:
         """Return the batch without the names of topics that have no messages."""
@@ -243,6 +249,7 @@ class Batch:
             None if headers is None else headers[start : start + columns.count],
             self.offset + stored,
             self.run,
+            has_place=self.has_place,
         )
 
     def within(self, limit: int) -> Batch | None:
@@ -267,6 +274,7 @@ class Batch:
             None if self.headers is None else [self.headers[i] for i in kept],
             self.offset,
             self.run,
+            has_place=self.has_place,
         )
 
 

@@ -175,10 +175,12 @@ class Dispatcher:
             topic.last_timestamp = batch.timestamp
         self._sequence += columns.count
         batch.offset = self._store.next_offset
-        if topics[0].durability:
+        batch.has_place = topics[0].durability > 0
+        if batch.has_place:
             try:
                 self._store.append(batch, senders)
             except HistoryUnavailable as unavailable:
+                batch.has_place = False
                 for index, count, _ in columns.totals():
                     self._counters.drop("history", names[index], unavailable.reason, count)
         route_gathered(self._router, topics, batch, senders)
@@ -202,7 +204,7 @@ class Dispatcher:
         """Do as ``relay``, for messages that are going to be stored in another way."""
         batch = self._batch((topic.name,), columns, sender, protocol, None)
         self._sequence += columns.count
-        batch.offset = self._store.next_offset
+        self._let_pass(batch)
         topic.count(columns.count, columns.nbytes, batch.timestamp)
         if topic.groups:
             self._router.route(topic, batch)
@@ -288,7 +290,7 @@ class Dispatcher:
         except HistoryUnavailable as unavailable:
             # Live subscribers still get the messages.
             self._counters.drop("history", topic.name, unavailable.reason, batch.count)
-            batch.offset = self._store.next_offset
+            self._let_pass(batch)
             self._router.route(topic, batch)
 
     def route_stored(self, topics: Sequence[Topic | None], batch: Batch) -> None:
@@ -344,7 +346,11 @@ class Dispatcher:
         if topic.durability:
             self._store.append(batch)
         else:
-            # The offset that it would have: a reader that continues from here misses nothing.
-            batch.offset = self._store.next_offset
+            self._let_pass(batch)
         if topic.groups or topic.behind:
             self._router.route(topic, batch)
+
+    def _let_pass(self, batch: Batch) -> None:
+        """Note that the history does not have the messages of ``batch``."""
+        # The offset that it would have: a reader that continues from here misses nothing.
+        batch.offset, batch.has_place = self._store.next_offset, False

@@ -31,7 +31,8 @@ def append_stored(
     topics = mix.topics
     batch.offset = store.next_offset
     if mix.uniform or mix.stored_alike:
-        if topics[0].durability:
+        batch.has_place = topics[0].durability > 0
+        if batch.has_place:
             store.append(batch, senders)
     else:
         _append_rows(store, topics, batch)

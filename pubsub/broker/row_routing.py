@@ -136,6 +136,7 @@ class _Divided:
             batch.sender,
             batch.protocol,
             run=batch.run,
+            has_place=batch.has_place,
         )
         part.take(
             BatchRows(

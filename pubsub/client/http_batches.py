@@ -26,15 +26,12 @@ def messages_of_batch(batch: Any, payload: bytes) -> Messages | MixedMessages:
         topics = tuple(map(str, batch["topics"]))
         indexes = array("I", batch["indexes"]).tobytes()
     columns = Columns.unpack(payload, sizes.tobytes(), indexes)
-    count, first = columns.count, int(batch["offset"])
-    offsets: Sequence[int] = range(first, first + count)
-    if "offsets" in batch:
-        offsets = list(map(int, batch["offsets"]))
+    count, offsets = columns.count, _offsets(batch, columns.count)
     headers: list[Headers] = [
         {str(one["key"]): value_of(one) for one in listed}
         for listed in batch.get("headers", [()] * count)
     ]
-    if not count or not len(headers) == len(offsets) == count:
+    if not count or len(headers) != count or (offsets is not None and len(offsets) != count):
         raise ValueError
     timestamps = [int(batch["timestamp"])] * count
     senders = [base64.b64decode(batch["key"])] * count
@@ -46,6 +43,16 @@ def messages_of_batch(batch: Any, payload: bytes) -> Messages | MixedMessages:
     if max(columns.indexes()) >= len(topics):
         raise ValueError
     return MixedMessages(topics, columns, timestamps, offsets, senders, headers)
+
+
+def _offsets(batch: Any, count: int) -> Sequence[int] | None:
+    """Return the offset of each message; None if they are not stored."""
+    if "offsets" in batch:
+        return list(map(int, batch["offsets"]))
+    if batch["offset"] is None:
+        return None
+    first = int(batch["offset"])
+    return range(first, first + count)
 
 
 def value_of(row: Any) -> bytes:

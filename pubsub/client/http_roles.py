@@ -195,9 +195,10 @@ class _HttpUnsubscribe(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Messages of one topic that arrived one after another."""
+    """Messages of one topic that arrived one after another, all of them stored or none."""
 
     topic: str = ""
+    stored: bool = True
     payloads: list[bytes] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -275,17 +276,18 @@ class HttpSubscriber(HttpConnection):
 
     def _add(self, row: Any, payload: bytes | None, events: list[WireEvent]) -> None:
         # All members are read before the first is kept, so a malformed row does not change the run.
-        topic, timestamp, offset = str(row["topic"]), int(row["timestamp"]), int(row["offset"])
+        topic, timestamp, offset = str(row["topic"]), int(row["timestamp"]), row["offset"]
+        stored, offsets = offset is not None, [] if offset is None else [int(offset)]
         sender = base64.b64decode(row["key"])
         headers = {str(one["key"]): value_of(one) for one in row.get("headers", ())}
         value = value_of(row) if payload is None else payload
         run = self._run
-        if run.topic != topic:
+        if run.topic != topic or run.stored != stored:
             self.flush(events)
-            run = self._run = _Run(topic)
+            run = self._run = _Run(topic, stored)
         run.payloads.append(value)
         run.timestamps.append(timestamp)
-        run.offsets.append(offset)
+        run.offsets += offsets
         run.senders.append(sender)
         run.headers.append(headers)
 
@@ -295,8 +297,10 @@ class HttpSubscriber(HttpConnection):
         if isinstance(found, Messages):
             self._append(found, events)
             return
-        assert found.offsets is not None
-        ends = dict(zip(found.columns.indexes(), found.offsets, strict=True))
+        indexes = found.columns.indexes()
+        ends: dict[int, int | None] = dict.fromkeys(indexes)
+        if found.offsets is not None:
+            ends.update(zip(indexes, found.offsets, strict=True))
         interests = [self._interests.get(found.topics[index]) for index in ends]
         if None in interests:
             # Some may not be delivered any more.
@@ -305,16 +309,20 @@ class HttpSubscriber(HttpConnection):
             return
         for interest, offset in zip(interests, ends.values(), strict=True):
             assert interest is not None
-            self.session.positions[interest] = f"{self.epoch}:{offset + 1}"
+            self._passed(interest, offset)
         events.append(found)
 
     def _append(self, messages: Messages, events: list[WireEvent]) -> None:
         """Append messages of one topic, unless it is not subscribed to any more."""
         interest = self._interests.get(messages.topic)
         if interest is not None:
-            assert messages.offsets is not None
-            self.session.positions[interest] = f"{self.epoch}:{messages.offsets[-1] + 1}"
+            self._passed(interest, None if messages.offsets is None else messages.offsets[-1])
             events.append(messages)
+
+    def _passed(self, interest: Interest, offset: int | None) -> None:
+        """Continue behind the message at ``offset``; None is one that is not stored."""
+        if offset is not None:
+            self.session.positions[interest] = f"{self.epoch}:{offset + 1}"
 
     def flush(self, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
@@ -327,7 +335,7 @@ class HttpSubscriber(HttpConnection):
                 run.topic,
                 Columns.of(run.payloads),
                 timestamps=run.timestamps,
-                offsets=run.offsets,
+                offsets=run.offsets if run.stored else None,
                 senders=run.senders,
                 headers=run.headers,
             ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.broker.encoders import RowEncoding
@@ -53,11 +53,6 @@ class LinesEncoding(_ChunkEncoding):
 
     content_type = "application/x-ndjson"
 
-    @property
-    def of_unstored(self) -> LinesEncoding:
-        """The encoding of topics that are not stored."""
-        return self
-
     def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         return rows_of(batch, names, self.run, self.headers, after=(b"\n",))
 
@@ -79,25 +74,19 @@ class EventEncoding(_ChunkEncoding):
     """See ``RowEncoding``: an event for each message (HTML, section 9.2, server-sent events).
 
     The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
-    it as Last-Event-ID. A message that ``has_no_place`` in the history has none: the next ones that
-    are stored get the offsets after it.
+    it as Last-Event-ID. A message that is not in the history has none: the next one that is stored
+    gets its offset.
     """
 
     headers: bool
     run: int
     epoch: str
-    has_no_place: bool = False
 
     content_type = EVENT_STREAM
 
-    @property
-    def of_unstored(self) -> EventEncoding:
-        """See ``LinesEncoding``."""
-        return replace(self, has_no_place=True)
-
     def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         before: RowTemplate = (b"data: ",)
-        if not self.has_no_place:
+        if batch.has_place:
             before = f"id: {self.epoch}:".encode(), RowField.NEXT, b"\ndata: "
         return rows_of(batch, names, self.run, self.headers, before, (b"\n\n",))
 

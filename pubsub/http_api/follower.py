@@ -75,8 +75,7 @@ class Follower(ChunkedResponse):
             if self._ended:
                 return
             self._followed.add(topic)
-            encoding = self._encoding if topic.durability else self._encoding.of_unstored
-            router.subscribe(self._outbox, topic, encoding, start, admitted=True)
+            router.subscribe(self._outbox, topic, self._encoding, start, admitted=True)
             yield
 
     # Notices besides messages

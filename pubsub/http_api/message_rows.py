@@ -47,7 +47,7 @@ def rows_of(
         number = _each(batch.rows.offsets, batch.rows.counts, 0)
         id = _each(batch.rows.sequences, batch.rows.counts, _ID)
     template: RowTemplate = (
-        *before, b'{"offset": ', RowField.NUMBER, *about,
+        *before, b'{"offset": ', RowField.NUMBER if batch.has_place else b"null", *about,
         *((RowField.VALUE, b", ") if with_value else ()),
         _id_of_run(batch.run or run), RowField.ID, b'"',
         *_headers(batch, with_headers), b"}", *after,

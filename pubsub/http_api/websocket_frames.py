@@ -196,7 +196,7 @@ class BatchEncoding(RowEncoding):
             b", ".join([names[index] or b"" for index in order]),
             _numbers([order[index] for index in indexes]),
         )
-        if places[-1] - places[0] >= len(places):
+        if batch.has_place and places[-1] - places[0] >= len(places):
             more += b', "offsets": %b' % _numbers([batch.offset + place for place in places])
         return self._joined(batch, columns, places, names, more)
 

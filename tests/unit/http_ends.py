@@ -125,6 +125,12 @@ class HandMade:
         self.server.send_binary(len(head).to_bytes(4, "big") + head + payload)
         return self.sent()
 
+    def batch(self, payloads: bytes, **members: object) -> bytes:
+        """Return the binary frame of several messages."""
+        head = json.dumps({"batch": members}).encode()
+        self.server.send_binary(len(head).to_bytes(4, "big") + head + payloads)
+        return self.sent()
+
     def close(self, code: int | None, reason: str = "") -> bytes:
         """Return a close."""
         self.server.send_close(code, reason)

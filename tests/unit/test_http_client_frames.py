@@ -17,6 +17,7 @@ from pubsub.wire.client_events import (
     Malformed,
     Messages,
     Missed,
+    MixedMessages,
     NotSubscribed,
     Rejected,
     Subscribed,
@@ -230,6 +231,25 @@ class SubscriberTests(SynchronousTestCase):
         assert event.offsets == list(range(3, 500))
         assert event.timestamps == [7] * 497
         assert positions(far) == {NEWS: f"{EPOCH}:500", SPORT: f"{EPOCH}:501"}
+
+    def test_messages_that_are_not_stored(self) -> None:
+        """They have no offset, and the position stays that of the stored one before."""
+        far = subscribed(NEWS, SPORT)
+        row = {"topic": "news", "timestamp": 7, "key": "Ym9i", "value": "x"}
+        batch = {**row, "offset": None, "sizes": [1, 1]}
+        events = far.receive(
+            far.message("news", 3, b"x"),
+            *[far.text({"message": {**row, "offset": None}})] * 2,
+            far.message("news", 4, b"x"),
+            far.batch(b"yz", **batch),
+            far.batch(b"yz", **batch, topics=["news", "sport"], indexes=[0, 1]),
+        )
+        assert [event.offsets for event in events if isinstance(event, Messages)] == [
+            [3], None, [4], None,
+        ]  # fmt: skip
+        (mixed,) = [event for event in events if isinstance(event, MixedMessages)]
+        assert (mixed.topics, mixed.offsets) == (("news", "sport"), None)
+        assert positions(far)[NEWS] == f"{EPOCH}:5"
 
     def test_a_subscription_that_is_ended(self) -> None:
         far = subscribed(NEWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -254,17 +254,21 @@ class RowTests(SynchronousTestCase):
             told.append({row["message_id"]: row["offset"] for row in rows})
         for found in told:
             assert stored == {id: found.get(id) for id in stored}
+            # A message that is not stored is not taken for a later one that is.
+            assert found == {id: stored.get(id) for id in found}
 
 
-def offsets_of(client: SocketClient) -> dict[str, int]:
-    """Return the offset of each message of a subscriber, by its id."""
+def offsets_of(client: SocketClient) -> dict[str, int | None]:
+    """Return the offset of each message of a subscriber, by its id; None without one."""
     heads = [one for one in client.pull() if "message" in one]
     heads += [json.loads(one[4 : 4 + int.from_bytes(one[:4], "big")]) for one in client.binary]
-    found = {}
+    found: dict[str, int | None] = {}
     for head in heads:
         row = head.get("message") or head["batch"]
         count = len(row.get("sizes", "1"))
         first = UUID(row["message_id"]).int
-        offsets = row.get("offsets") or range(row["offset"], row["offset"] + count)
+        offsets: Sequence[int | None] = [None] * count
+        if row["offset"] is not None:
+            offsets = row.get("offsets") or range(row["offset"], row["offset"] + count)
         found.update({str(UUID(int=first + at)): offset for at, offset in enumerate(offsets)})
     return found

@@ -428,6 +428,22 @@ class SubscriptionTests(SynchronousTestCase):
         assert other.values() == ["2"]
         assert self.client.refused("acknowledge", reader="me", offset=0, epoch="x") == "epoch"
 
+    def test_a_message_that_is_not_stored_has_no_offset(self) -> None:
+        """With that of the next one, a client would acknowledge this one before it gets it."""
+        self.house.broker.topics.create("live").set_durability(Durability.NONE)
+        for topic in ("a", "live"):
+            self.client.ask("subscribe", topic=topic)
+        self.house.publish("live", b"1", b"2")
+        self.house.publish("a", b"3")
+        rows = [one["message"] for one in self.client.pull()]
+        found = [(row["topic"], row["value"], row["offset"]) for row in rows]
+        assert found == [("live", "1", None), ("live", "2", None), ("a", "3", 1)]
+        code = self.client.refused("acknowledge", reader="me", offset=rows[0]["offset"])
+        assert code == "invalid-request"
+        self.client.ask("acknowledge", reader="me", offset=rows[2]["offset"])
+        (row,) = self.house.get("/v1/readers").json["items"]
+        assert (row["offset"], row["lag"]) == (2, 0)
+
     def test_acknowledging_needs_the_history_of_some_topic(self) -> None:
         self.house.broker.set_access(AccessTable([rule(True, "subscribe")]))
         self.house.publish("a", b"1")
