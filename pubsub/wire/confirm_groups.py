@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from pubsub.wire.client_events import Confirmed, Level, WireEvent
 
+NOT_KNOWN = "the broker does not know whether the messages are stored"
+"""The reason for messages that may or may not have been published, if the wire gives none."""
+
 
 @dataclass(slots=True)
 class ConfirmGroup:

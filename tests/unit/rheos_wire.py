@@ -69,9 +69,20 @@ def response(sender_id: bytes, *payloads: bytes) -> bytes:
 
 def message_ids(data: bytes) -> list[bytes]:
     """Return the ids in ``data``, which must be acknowledgments of success."""
+    return _ids(data, 0)
+
+
+def unconfirmed_ids(data: bytes) -> list[bytes]:
+    """Return the ids in ``data``: FAILED for messages that may be published nevertheless."""
+    ids = _ids(data, 1)
+    assert NIL not in ids
+    return ids
+
+
+def _ids(data: bytes, code: int) -> list[bytes]:
     assert len(data) % 18 == 0
     acks = [data[at : at + 18] for at in range(0, len(data), 18)]
-    assert all(one[0] == 0xAC and one[17] == 0 for one in acks)
+    assert all(one[0] == 0xAC and one[17] == code for one in acks)
     return [one[1:17] for one in acks]
 
 

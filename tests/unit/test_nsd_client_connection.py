@@ -25,6 +25,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
+from pubsub.wire.confirm_groups import NOT_KNOWN
 from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd, error, get, open_
 from tests.unit.raising import raised
 from tests.unit.wire_pairs import Pair, receive_cut
@@ -217,6 +218,14 @@ class PublisherTests(SynchronousTestCase):
         assert connection.receive(error("ONE") + error("TWO") * 2 + error("THREE") + SUCCESS) == [
             Confirmed(2, Level.STORED, 2, "ONE"), Confirmed(1, Level.STORED),
         ]  # fmt: skip
+
+    def test_messages_that_may_be_published_nevertheless(self) -> None:
+        connection = opened()
+        connection.publish("news", Columns.of([b"a", b"b", b"c"]))
+        connection.confirm()
+        assert connection.receive(SUCCESS * 2 + error("UNCONFIRMED") + error("ONE")) == [
+            Confirmed(3, Level.STORED, 1, NOT_KNOWN, 1)
+        ]
 
     def test_a_channel_that_is_gone_is_opened_again(self) -> None:
         connection = opened()

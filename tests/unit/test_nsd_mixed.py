@@ -95,7 +95,7 @@ class MixedTests(SynchronousTestCase):
         assert client.take() == b""
         for call in disk.syncs:
             call(False)
-        assert client.take() == wire.error("HISTORY UNAVAILABLE") * 3
+        assert client.take() == wire.error("UNCONFIRMED") * 3
 
     def test_messages_over_the_rate(self) -> None:
         nsd = Nsd(rate_messages=11)

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import message_id
 from pubsub.broker.durability import Durability
 from pubsub.protocols.rheos.acknowledgments import Acks, encode_acks
-from pubsub.protocols.rheos.codec import Ack, Codec
+from pubsub.protocols.rheos.codec import FAILED, SUCCESS, Ack, Codec
 
 SYNC = Durability.SYNC
 
@@ -36,8 +36,9 @@ class AckTests(SynchronousTestCase):
     ) -> None:
         codec = Codec(checksum=checksum)
         ids = [message_id(run, sequence + index).bytes for index in range(count)]
-        wanted = b"".join(codec.encode(Ack(one, 0)) for one in ids)
-        assert encode_acks(message_id(run, sequence).bytes, count, checksum) == wanted
+        for code in (SUCCESS, FAILED):
+            wanted = b"".join(codec.encode(Ack(one, code)) for one in ids)
+            assert encode_acks(message_id(run, sequence).bytes, count, checksum, code) == wanted
 
 
 class ReplyTests(SynchronousTestCase):
@@ -64,12 +65,16 @@ class ReplyTests(SynchronousTestCase):
         sequence = 5
         for step, count, sync in steps:
             if step == "accepted":
-                acks = [
-                    codec.encode(Ack(message_id(7, sequence + n).bytes, 0)) for n in range(count)
+                acks, unconfirmed = [
+                    [
+                        codec.encode(Ack(message_id(7, sequence + n).bytes, code))
+                        for n in range(count)
+                    ]
+                    for code in (SUCCESS, FAILED)
                 ]
                 replies.accepted(sequence, count, SYNC if sync else Durability.NONE)
                 stored += acks
-                failed += [codec.failed] * count if sync else acks
+                failed += unconfirmed if sync else acks
                 sequence += count
             elif step == "refused":
                 replies.refused(count)

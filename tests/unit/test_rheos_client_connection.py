@@ -25,6 +25,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
+from pubsub.wire.confirm_groups import NOT_KNOWN
 from tests.unit import rheos_wire
 from tests.unit.raising import raised
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, ack, body, response
@@ -213,6 +214,24 @@ class PublisherTests(SynchronousTestCase):
         assert events == [
             Confirmed(2, Level.STORED, 1, REFUSED), Alive(), Confirmed(1, Level.STORED),
         ]  # fmt: skip
+
+    def test_messages_that_may_be_published_nevertheless(self) -> None:
+        """The broker names their ids (rheos §3.2)."""
+        for checksum in (False, True):
+            connection = opened(Role.PUBLISHER, checksum="crc32" if checksum else "none")
+            sealed = rheos_wire.sealed if checksum else bytes
+            ack, failed = sealed(ACK), sealed(FAILED)
+            unknown = sealed(b"\xac" + bytes(15) + b"\x07\x01")
+            connection.publish("news", Columns.of([b"a", b"b"]))
+            connection.confirm()
+            assert connection.receive(ack + unknown + ack) == [
+                Confirmed(2, Level.STORED, 0, NOT_KNOWN, 1)
+            ]
+            connection.publish("news", Columns.of([b"a", b"b"]))
+            connection.confirm()
+            assert connection.receive(failed + unknown) == [
+                Confirmed(2, Level.STORED, 1, REFUSED, 1)
+            ]
 
     def test_everything_is_acknowledged_already(self) -> None:
         connection = opened(Role.PUBLISHER)

@@ -16,7 +16,7 @@ from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import SUCCESS
 from pubsub.wire.client_events import Alive, Opened, Rejected, WireEvent
 from pubsub.wire.client_wire import Headers, Sender, UserLogin, WireConnection, WireError
-from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
+from pubsub.wire.confirm_groups import NOT_KNOWN, ConfirmGroup, ConfirmGroups
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
@@ -31,6 +31,8 @@ _LATER = ("BROKER BUSY", "RATE LIMIT EXCEEDED", "TOO MANY CONNECTIONS")
 _NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
 """The beginning of the refusal for a channel that does not exist (nsd §6.1)."""
+# The error of a message that may be published nevertheless (nsd §6.1).
+_UNCONFIRMED = "UNCONFIRMED"
 # The identity of pings, which has no subscriptions.
 _NOBODY = "pubsub-ping"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -193,8 +195,12 @@ class NsdPublisher(NsdClientConnection):
         self.replies += 1
         if error:
             # Without its channel, a message is refused for a reason that says less.
-            group.reason = group.reason or error
-            group.refused += waiting.publishes
+            is_unknown = error == _UNCONFIRMED
+            group.reason = group.reason or (NOT_KNOWN if is_unknown else error)
+            if is_unknown:
+                group.unknown += waiting.publishes
+            else:
+                group.refused += waiting.publishes
             if not waiting.publishes or error.startswith(MISSING):
                 # The next message opens the channel again: the cause may be gone.
                 self._opened.discard(waiting.topic)

@@ -41,17 +41,17 @@ from pubsub.protocols.nsd.identity_proof import (
     prove,
 )
 from pubsub.protocols.nsd.message_list import ListStart, MessageList
+from pubsub.protocols.nsd.publish_replies import reply_published, reply_when_stored
 from pubsub.protocols.nsd.refusals import NOT_SHARED, NOT_STORED, connection_refusal_of, refusal_of
 from pubsub.protocols.nsd.requests import Requests, topic_of
 from pubsub.protocols.nsd.waiting_request import WaitingRequest
 from pubsub.wire.connection import Connection
-from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
+from pubsub.wire.replies import all_of, stored_in
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.encoded_batches import EncodedBatches
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.known_publishes import KnownPublishes
@@ -159,8 +159,7 @@ class NsdConnection(Connection):
         if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         count = columns.count
-        success, failed = wrap(SUCCESS, False), wrap(NOT_STORED, False)
-        self.reply_when_stored(mixed[0].durability, success * count, failed * count, count)
+        reply_when_stored(self, mixed[0].durability, False, count)
         return True
 
     def _publish_run(self, columns: Columns) -> None:
@@ -172,20 +171,13 @@ class NsdConnection(Connection):
         try:
             topic, batch = self._requests.publish(self, source, columns)
             accepted = batch.count
-            self._reply_published(topic, wrap(SUCCESS, False), wrap(NOT_STORED, False), accepted)
+            reply_published(self, topic, False, accepted)
             if accepted < count:
                 raise RateLimited(self.listener.protocol)
         except Refused as refused:
             refusals = count - accepted if accepted < count else count
             self.refuse(refused.reason, refusals, topic=source.identity)
             self.reply(wrap(refusal_of(refused), False) * refusals)
-
-    def _reply_published(self, topic: Topic, success: bytes, failed: bytes, count: int = 1) -> None:
-        """Reply to ``count`` messages as soon as they are as safe as promised."""
-        if topic.upstream is None:
-            self.reply_when_stored(topic.durability, success * count, failed * count, count)
-        else:
-            self.reply_when(confirmed_by_host(topic), success * count, failed * count, count)
 
     def _answer(self, line: bytes, is_prepared: bool = False) -> None:
         text, in_base64 = unwrap(line)
@@ -223,12 +215,13 @@ class NsdConnection(Connection):
     def _carry_out(self, request: Request, in_base64: bool) -> None:
         """Carry out a request other than Get, and reply."""
         topic = self._requests.carry_out(self, request)
+        if isinstance(request, Publish):
+            reply_published(self, topic, in_base64)
+            return
         response = self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
         success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
         moves = self._requests.moves
-        if isinstance(request, Publish):
-            self._reply_published(topic, success, failed)
-        elif moves is None:
+        if moves is None:
             self.reply_when_stored(topic.durability, success, failed)
         else:
             # It is to be kept here at least as well as at the other brokers.

@@ -40,7 +40,10 @@ TEXTS: dict[type[Refused], str] = {
 """The text of the ErrorResponse for each refusal of the broker."""
 
 NOT_STORED = error(TEXTS[HistoryUnavailable])
-"""The response to a message that could not be committed."""
+"""The response to a change that could not be committed."""
+UNCONFIRMED = error("UNCONFIRMED")
+"""The response to a message that could not be committed, or that its host has not confirmed: it may
+be published nevertheless."""
 NOT_SHARED = error(TEXTS[BackplaneAway])
 """The response to a change of an identity that could not be shared with the other brokers."""
 

@@ -8,17 +8,17 @@ from zlib import crc32
 
 from pubsub.broker.batch import message_number
 from pubsub.broker.durability import Durability
-from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, SUCCESS
+from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, FAILED, SUCCESS
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import Topic, Upstream
     from pubsub.protocols.rheos.codec import Codec
 
 
-_ACK, _DONE = bytes((ACK_MAGIC,)), bytes((SUCCESS,))
+_ACK = bytes((ACK_MAGIC,))
 _LOW_BYTES = bytes(range(256))
 # Behind the last byte of an id that is the same for 256 consecutive messages but for it: the code.
-_TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
+_TAILS = {code: [bytes((low, code)) for low in _LOW_BYTES] for code in (SUCCESS, FAILED)}
 
 
 class Acks:
@@ -91,40 +91,43 @@ class Acks:
         first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
         reply = encode_acks(first, count, self._codec.checksum)
-        return reply, self._codec.failed * count if self._waits else reply
+        if not self._waits:
+            return reply, reply
+        # With the ids: the messages may be published nevertheless (rheos §3.2).
+        return reply, encode_acks(first, count, self._codec.checksum, FAILED)
 
     def _append(self, reply: bytes, failed: bytes) -> None:
         self._replies.append(reply)
         self._failed.append(failed)
 
 
-def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
+def encode_acks(first: bytes, count: int, checksum: bool, code: int = SUCCESS) -> bytes:
     """Acks of ``count`` messages whose ids count up from ``first``, big-endian."""
     if count == 1 and not checksum:
-        return _ACK + first + _DONE
+        return _ACK + first + bytes((code,))
     number = int.from_bytes(first, "big")
     pages = []
     while count > 0:
         low = number & 0xFF
         page = min(count, 256 - low)
-        pages.append(_ack_page(number.to_bytes(16, "big"), low, page, checksum))
+        pages.append(_ack_page(number.to_bytes(16, "big"), low, page, checksum, code))
         number += page
         count -= page
     return b"".join(pages)
 
 
-def _ack_page(first: bytes, low: int, count: int, checksum: bool) -> bytes:
+def _ack_page(first: bytes, low: int, count: int, checksum: bool, code: int) -> bytes:
     """As ``encode_acks``, for ids that differ in their last byte alone, which starts at ``low``.
 
     One acknowledgment is repeated, then the differing bytes are written a column at a time.
     """
     size = ACK_SIZE + CHECKSUM_SIZE * checksum
-    ack = bytes((ACK_MAGIC,)) + first + bytes(size - ACK_SIZE + 1)
+    ack = _ACK + first + bytes((code,)) + bytes(size - ACK_SIZE)
     acks = bytearray(ack * count)
     acks[16::size] = _LOW_BYTES[low : low + count]
     if checksum:
         crc = crc32(ack[:16])
-        crcs = pack(f"<{count}I", *[crc32(tail, crc) for tail in _TAILS[low : low + count]])
+        crcs = pack(f"<{count}I", *[crc32(tail, crc) for tail in _TAILS[code][low : low + count]])
         for column in range(CHECKSUM_SIZE):
             acks[ACK_SIZE + column :: size] = crcs[column::CHECKSUM_SIZE]
     return bytes(acks)

@@ -12,6 +12,7 @@ from pubsub.protocols.rheos.codec import (
     CHECKSUM_SIZE,
     FAILED,
     MAX_PAYLOAD,
+    NIL,
     RESPONSE_SIZE,
     Codec,
     Fault,
@@ -19,6 +20,8 @@ from pubsub.protocols.rheos.codec import (
 )
 
 _CODE_AT = ACK_SIZE - 1
+UNCONFIRMED = 2
+"""Stands for FAILED with the id of a message: it may be published nevertheless (rheos §3.2)."""
 _MAX_NAME = 255
 _NAME_LENGTH = 2
 # Acknowledgments that are read by one call; more than a broker sends at once.
@@ -35,8 +38,8 @@ class ResponseFields(NamedTuple):
 def scan_acks(data: bytes, at: int, checksum: bool) -> tuple[bytes, int]:
     """Return the codes of the acknowledgments that follow one another from ``at`` on.
 
-    The second value is the position after the last complete one. Raises RheosError for a code that
-    does not exist and a checksum that is wrong.
+    A code is SUCCESS, FAILED or UNCONFIRMED. The second value is the position after the last
+    complete one. Raises RheosError for a code that does not exist and a checksum that is wrong.
     """
     size = ACK_SIZE + CHECKSUM_SIZE * checksum
     count = min((len(data) - at) // size, _MOST_ACKS)
@@ -48,7 +51,18 @@ def scan_acks(data: bytes, at: int, checksum: bool) -> tuple[bytes, int]:
         raise RheosError(Fault.CORRUPTED_DATA)
     if checksum:
         _check_seals(data, at, end, size)
+    if FAILED in codes:
+        codes = _told_apart(codes, data, at, size)
     return codes, end
+
+
+def _told_apart(codes: bytes, data: bytes, at: int, size: int) -> bytes:
+    found = bytearray(codes)
+    for place, code in enumerate(codes):
+        start = at + place * size
+        if code == FAILED and data[start + 1 : start + _CODE_AT] != NIL:
+            found[place] = UNCONFIRMED
+    return bytes(found)
 
 
 def _check_seals(data: bytes, at: int, end: int, size: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pubsub.kernel import Columns, Head
 from pubsub.protocols.rheos.client_answers import (
+    UNCONFIRMED,
     ResponseFields,
     learn_response,
     response_table,
@@ -45,6 +46,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Headers, Sender, WireConnection, WireError
+from pubsub.wire.confirm_groups import NOT_KNOWN
 
 REFUSED = "FAILED; the broker's log has the reason"
 # Topics that were created on a connection; creating one again does no harm.
@@ -174,17 +176,19 @@ class RheosClientConnection(WireConnection):
                 return True
             first = awaited[0]
             stop = min(at + first.left, len(codes))
-            failed = codes.count(FAILED, at, stop)
+            failed, unknown = codes.count(FAILED, at, stop), codes.count(UNCONFIRMED, at, stop)
             first.left -= stop - at
             at = stop
-            self.acknowledged(first, failed, events)
+            self.acknowledged(first, failed, unknown, events)
             if not first.left:
                 awaited.popleft()
             self.confirm_acknowledged(events)
         return False
 
-    def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
-        """Handle acknowledgments of ``awaited``, of which ``failed`` were FAILED."""
+    def acknowledged(
+        self, awaited: Awaited, failed: int, unknown: int, events: list[WireEvent]
+    ) -> None:
+        """Handle acknowledgments of ``awaited``: as many were FAILED, and UNCONFIRMED."""
         if awaited.event is not None:
             events.append(awaited.event)
 
@@ -198,7 +202,7 @@ class PublisherConnection(RheosClientConnection):
     def __init__(self, layout: ListenerLayout, client_id: bytes) -> None:
         super().__init__(layout, client_id)
         self._writer = FrameWriter(self._heads)
-        self._published = self._refused = 0
+        self._published = self._refused = self._unknown = 0
 
     def _heads(self, topic: str) -> tuple[Head, ...]:
         codec = self.layout.codec
@@ -239,21 +243,25 @@ class PublisherConnection(RheosClientConnection):
             self.confirm_acknowledged(events)
             self.report(events[0])
 
-    def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
+    def acknowledged(
+        self, awaited: Awaited, failed: int, unknown: int, events: list[WireEvent]
+    ) -> None:
         """See ``RheosClientConnection``."""
-        super().acknowledged(awaited, failed, events)
+        super().acknowledged(awaited, failed, unknown, events)
         if awaited.publishes:
             self.replies += 1
             self._refused += failed
+            self._unknown += unknown
 
     def confirm_acknowledged(self, events: list[WireEvent]) -> None:
         """See ``RheosClientConnection``."""
         awaited = self.awaited
         while awaited and (published := awaited[0].confirmed) is not None:
             awaited.popleft()
-            refused, self._refused = self._refused, 0
-            reason = REFUSED if refused else ""
-            events.append(Confirmed(published, Level.STORED, refused, reason))
+            refused, unknown = self._refused, self._unknown
+            self._refused = self._unknown = 0
+            reason = REFUSED if refused else NOT_KNOWN if unknown else ""
+            events.append(Confirmed(published, Level.STORED, refused, reason, unknown))
 
 
 class SubscriberConnection(RheosClientConnection):
@@ -288,9 +296,11 @@ class SubscriberConnection(RheosClientConnection):
         self._wanted.discard(interest.name.encode())
         return False
 
-    def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
+    def acknowledged(
+        self, awaited: Awaited, failed: int, unknown: int, events: list[WireEvent]
+    ) -> None:
         """See ``RheosClientConnection``."""
-        super().acknowledged(awaited, failed, events)
+        super().acknowledged(awaited, failed, unknown, events)
         interest = awaited.interest
         if interest is not None and failed:
             self._wanted.discard(interest.name.encode())
