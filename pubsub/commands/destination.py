@@ -18,6 +18,8 @@ DEFAULT_URL = "http://127.0.0.1:7080"
 _CHANGED = (
     "api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key", "user", "password_file",
 )  # fmt: skip
+# Protocols whose clients log in with passwords; the others have tokens, or neither.
+_WITH_PASSWORDS = ("cafe", "nsd", "spot")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -90,7 +92,9 @@ class Destination:
             return "give a valid user and password with --user and --password-file"
         if self.token() is not None:
             return "give a valid token with --token-file or PUBSUB_TOKEN"
-        return "it may need a token (--token-file, PUBSUB_TOKEN) or a user (--user)"
+        if urlsplit(self.url).scheme.partition("+")[0] in _WITH_PASSWORDS:
+            return "it may need a user, with --user and --password-file or PUBSUB_PASSWORD"
+        return "it may need a token, with --token-file or PUBSUB_TOKEN"
 
 
 def destination_options(command: _Command) -> _Command:

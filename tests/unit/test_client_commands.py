@@ -115,7 +115,13 @@ class PubTests(ClientCase):
 
     def test_a_client_that_is_not_admitted(self) -> None:
         self.error = ConnectFailed("bad-token", refused=True)
-        assert "it may need a token" in self.one_line("pub", "a", "x")
+        assert self.one_line("pub", "a", "x") == (
+            "pubsub: bad-token; it may need a token, with --token-file or PUBSUB_TOKEN\n"
+        )
+        assert self.one_line("pub", "a", "x", *CAFE) == (
+            "pubsub: bad-token; it may need a user, with --user and --password-file or "
+            "PUBSUB_PASSWORD\n"
+        )
         token = f"--token-file={self.file('token', b'secret')}"
         assert self.one_line("pub", "a", "x", token) == (
             "pubsub: bad-token; give a valid token with --token-file or PUBSUB_TOKEN\n"

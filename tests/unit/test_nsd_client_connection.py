@@ -219,6 +219,24 @@ class PublisherTests(SynchronousTestCase):
             Confirmed(2, Level.STORED, 2, "ONE"), Confirmed(1, Level.STORED),
         ]  # fmt: skip
 
+    def test_a_broker_that_wants_a_password(self) -> None:
+        """It is told at once: no request of the connection would succeed."""
+        for role in Role:
+            connection = make_wire(b"ada").connect(role)
+            connection.open("news")
+            assert connection.receive(error("WRONG PASSWORD")) == [
+                Rejected("WRONG PASSWORD", permanent=True)
+            ]
+
+    def test_the_channel_of_a_user(self) -> None:
+        connection = opened()
+        connection.publish("bob", Columns.one(b"a"))
+        connection.confirm()
+        why = "WRONG PASSWORD: 'bob' is a user of the broker, which alone may publish there"
+        assert connection.receive(error("WRONG PASSWORD") * 2) == [
+            Confirmed(1, Level.STORED, 1, why)
+        ]
+
     def test_messages_that_may_be_published_nevertheless(self) -> None:
         connection = opened()
         connection.publish("news", Columns.of([b"a", b"b", b"c"]))

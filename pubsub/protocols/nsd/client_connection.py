@@ -27,6 +27,8 @@ which each character is an escape."""
 _LOGIN, _HELLO = object(), object()
 # Refusals of a connection that may be admitted the next time.
 _LATER = ("BROKER BUSY", "RATE LIMIT EXCEEDED", "TOO MANY CONNECTIONS")
+# An identity that is not proved. If passwords are required, that is each of a client without one.
+_WRONG_PASSWORD = "WRONG PASSWORD"
 # No message has such a number.
 _NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
@@ -96,7 +98,7 @@ class NsdClientConnection(WireConnection):
             if waiting is None:
                 events.append(Alive())
             elif waiting is _LOGIN or waiting is _HELLO:
-                if error and (waiting is _LOGIN or error in _LATER):
+                if error and (waiting is _LOGIN or error in _LATER or error == _WRONG_PASSWORD):
                     events.append(Rejected(error, permanent=error not in _LATER))
                     return len(data), 1
                 events.append(self.opened())
@@ -196,7 +198,7 @@ class NsdPublisher(NsdClientConnection):
         if error:
             # Without its channel, a message is refused for a reason that says less.
             is_unknown = error == _UNCONFIRMED
-            group.reason = group.reason or (NOT_KNOWN if is_unknown else error)
+            group.reason = group.reason or _reason(error, waiting.topic)
             if is_unknown:
                 group.unknown += waiting.publishes
             else:
@@ -205,6 +207,15 @@ class NsdPublisher(NsdClientConnection):
                 # The next message opens the channel again: the cause may be gone.
                 self._opened.discard(waiting.topic)
         self._groups.report(events)
+
+
+def _reason(error: str, topic: str) -> str:
+    if error == _UNCONFIRMED:
+        return NOT_KNOWN
+    if error == _WRONG_PASSWORD:
+        # Whatever the client has proved: the identity of the topic's name is another user's.
+        return f"{error}: {topic!r} is a user of the broker, which alone may publish there"
+    return error
 
 
 def json_text(payload: bytes) -> bytes:
