@@ -13,6 +13,8 @@ import click
 from pubsub.commands.json_output import json_text
 from pubsub.errors import StartError
 
+# A migration then continues, and the other commands begin again.
+_MAKE_ROOM = "make room there, and run the command again"
 _HistoryCommand = Callable[..., int | None]
 
 
@@ -50,7 +52,7 @@ def _directory(text: str | None) -> Path:
 @contextmanager
 def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
     """Name the files of errors: those of ``store``, or the directory that is ``written``."""
-    from pubsub.store.disk_remedies import is_damage
+    from pubsub.store.disk_remedies import is_damage, is_full, remedy_of
 
     try:
         yield
@@ -63,10 +65,13 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
         # Those of a directory that is open are its descriptor.
         name = "." if isinstance(error.filename, int) else error.filename
         error.filename = str((written or store) if name is None else store / name)
+        if is_full(error):
+            raise StartError(f"history: {error.filename}: {error.strerror}; {_MAKE_ROOM}") from None
         raise
     except sqlite3.Error as error:
         if not is_damage(error):
-            raise StartError(f"history: {written or store}: {error}") from None
+            remedy = f"; {_MAKE_ROOM}" if is_full(error) else remedy_of(error)
+            raise StartError(f"history: {written or store}: {error}{remedy}") from None
         raise StartError(
             f"history: {store}: metadata.db cannot be used: {error}; rebuild it with pubsub "
             "history repair"

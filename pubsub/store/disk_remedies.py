@@ -59,6 +59,13 @@ def may_lack_space(error: OSError | sqlite3.Error) -> bool:
     return not is_locked(error)
 
 
+def is_full(error: OSError | sqlite3.Error) -> bool:
+    """Return whether the error says that the disk, or a quota, is full."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return _code(error) == sqlite3.SQLITE_FULL
+
+
 def is_locked(error: Exception) -> bool:
     """Return whether the metadata could not be used because another program has locked them."""
     return _code(error) == sqlite3.SQLITE_BUSY

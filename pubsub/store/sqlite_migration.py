@@ -7,7 +7,9 @@ that was interrupted continues behind the last segment that it completed, or beg
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import secrets
 import sqlite3
 import time
@@ -20,6 +22,7 @@ from twisted.logger import Logger
 from pubsub.durable_names import sync_names
 from pubsub.errors import StartError
 from pubsub.store.block import decode_block, encode_block
+from pubsub.store.disk_remedies import is_full
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import SALT_BYTES
 from pubsub.store.log_writer import SEGMENT_BYTES
@@ -51,6 +54,9 @@ def migrate(source: Path, target: Path, report: Callable[[int, int, int], None])
         with _locked(source):
             _Migration(old, target, report).run()
     except sqlite3.Error as error:
+        if is_full(error):
+            # The old file is only read.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise StartError(f"history: cannot migrate {source}: {error}") from None
     finally:
         old.close()
@@ -134,8 +140,8 @@ class _Migration:
 
     def run(self) -> None:
         """Migrate everything."""
-        metadata = self._begin()
-        try:
+        self._directory = LogDirectory(self._path, create=True)
+        with closing(self._directory), closing(self._begin()) as metadata:
             state = metadata.state()
             self._log_id = state.log_id
             rows = metadata.segments()
@@ -154,16 +160,12 @@ class _Migration:
                 at = self._stop
             self._finish_segment()
             metadata.import_rows(self._old.metadata(), self._old.epochs(), stop=at)
-        finally:
-            metadata.close()
-            self._directory.close()
         self._path.rename(self._target)
         # Without the name, the next start would take the log for one that is incomplete.
         sync_names(self._target.parent)
 
     def _begin(self) -> Metadata:
         """Return the metadata of the log that is built, new or of a migration that was cut off."""
-        self._directory = LogDirectory(self._path, create=True)
         self._directory.lock()
         self._directory.remove_leftovers()
         path = self._path / METADATA

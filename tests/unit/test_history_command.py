@@ -30,6 +30,8 @@ from tests.unit.command_case import CommandCase
 from tests.unit.history_case import HistoryCase
 from tests.unit.shown_log import numbers, shown
 
+MAKE_ROOM = "make room there, and run the command again"
+
 
 def change_index(path: Path, make: Callable[[Path], None]) -> None:
     """Put something else in the place of the index ``path``."""
@@ -75,7 +77,10 @@ class ErrorTests(HistoryCase):
         full = OSError(errno.ENOSPC, "No space left on device")
         with patch("pubsub.store.log_backup.os.fsync", side_effect=full):
             code, out = self.run_on("backup", str(backup))
-        assert (code, out) == (1, f"pubsub: {backup}: No space left on device\n")
+        assert (code, out) == (
+            1,
+            f"pubsub: history: {backup}: No space left on device; {MAKE_ROOM}\n",
+        )
 
     def test_a_file_of_the_history(self) -> None:
         error = OSError(errno.EROFS, "Read-only file system", "lock")
@@ -91,17 +96,18 @@ class ErrorTests(HistoryCase):
         assert (code, out) == (1, f"pubsub: {self.path}: Input/output error\n")
 
     def test_a_full_disk_is_no_damage_of_the_metadata(self) -> None:
-        for cause, text in (
-            (sqlite3.SQLITE_IOERR_SHMSIZE, "disk I/O error"),
-            (sqlite3.SQLITE_FULL, "database or disk is full"),
-            (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
+        check = "check the space, the mount and the permissions of the directory of the history"
+        for cause, text, remedy in (
+            (sqlite3.SQLITE_IOERR_SHMSIZE, "disk I/O error", check),
+            (sqlite3.SQLITE_FULL, "database or disk is full", MAKE_ROOM),
+            (sqlite3.SQLITE_CANTOPEN, "unable to open database file", check),
         ):
             full = sqlite3.OperationalError(text)
             full.sqlite_errorcode = cause
             for place in ("log_view.Metadata", "log_repair.Metadata.problems"):
                 with patch(f"pubsub.store.{place}", side_effect=full):
                     code, out = self.run_on("repair")
-                assert (code, out) == (1, f"pubsub: history: {self.path}: {text}\n")
+                assert (code, out) == (1, f"pubsub: history: {self.path}: {text}; {remedy}\n")
         self.assert_fine()
 
 
@@ -670,6 +676,21 @@ class DumpTests(HistoryCase):
 
 class MigrateTests(CommandCase):
     """``migrate``"""
+
+    def test_a_full_disk(self) -> None:
+        """What is full is the disk of the new history: the old file is only read."""
+        old, new = self.directory / "history.db", self.directory / "new"
+        with sqlite_histories.history(old) as written:
+            written.put("a", [b"x"])
+        of_disk = OSError(errno.ENOSPC, "No space left on device")
+        of_metadata = sqlite3.OperationalError("database or disk is full")
+        of_metadata.sqlite_errorcode = sqlite3.SQLITE_FULL
+        for full in (of_disk, of_metadata):
+            with patch("pubsub.store.sqlite_migration.Metadata.create", side_effect=full):
+                line = self.one_line("history", "migrate", str(old), "--store", f"log:{new}")
+            assert line == f"pubsub: history: {new}: No space left on device; {MAKE_ROOM}\n"
+        code, _, _ = self.run_it("history", "migrate", str(old), "--store", f"log:{new}")
+        assert code == 0
 
     def test_a_file_becomes_a_directory(self) -> None:
         old, new = self.directory / "history.db", self.directory / "new" / "history"

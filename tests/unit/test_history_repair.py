@@ -397,7 +397,10 @@ class MetadataTests(RepairCase):
             full = OSError(errno.ENOSPC, "No space left on device")
             with patch(f"pubsub.store.{place}", side_effect=full):
                 code, out = self.run_on("repair")
-            line = f"pubsub: {self.path}: No space left on device"
+            line = (
+                f"pubsub: history: {self.path}: No space left on device; make room there, and run "
+                "the command again"
+            )
             assert (code, out.splitlines()[-1]) == (1, line), place
             assert (self.path / "metadata.db").read_bytes() == damaged
         self.repair()
@@ -462,7 +465,11 @@ class MetadataTests(RepairCase):
             other.execute("BEGIN IMMEDIATE")
             with patch("pubsub.store.metadata.BUSY_SECONDS", 0.01):
                 code, out = self.run_on("repair")
-        assert (code, out) == (1, f"pubsub: history: {self.path}: database is locked\n")
+        assert (code, out) == (
+            1,
+            f"pubsub: history: {self.path}: database is locked; end the program that uses "
+            "metadata.db\n",
+        )
         self.assert_fine()
 
     def test_files_beside_it_that_are_not_regular_files(self) -> None:
