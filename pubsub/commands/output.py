@@ -9,14 +9,28 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import sys
 import threading
 from contextlib import suppress
+
+from pubsub.errors import ConfigurationError
 
 _MOST_BYTES = 256 * 1024
 # At a time, so that it shows whether the reader reads.
 _WRITE_BYTES = 64 * 1024
 _INTERRUPTED_SECONDS = 1.0
 _HUNG_UP = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+def check_open() -> None:
+    """Raise ConfigurationError if the shell has closed standard output: nobody can end the program.
+
+    ``command.main`` has put the null device in its place.
+    """
+    if getattr(sys.stdout, "name", "") == os.devnull:
+        raise ConfigurationError(
+            f"standard output is closed; write > {os.devnull} to discard the messages"
+        )
 
 
 class Output:

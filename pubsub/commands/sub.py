@@ -87,8 +87,9 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
     """Print messages until one of the ends that ``wanted`` names, and return the exit code."""
     from pubsub.commands.broker_client import connected
     from pubsub.commands.notice_report import NoticeReport
-    from pubsub.commands.output import Output
+    from pubsub.commands.output import Output, check_open
 
+    check_open()
     report = NoticeReport(wanted.quiet)
     async with Output(sys.stdout.fileno()) as output, connected(where, report) as client:
         printing = asyncio.ensure_future(_print(client, where, output, wanted))

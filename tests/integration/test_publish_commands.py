@@ -276,6 +276,22 @@ def test_a_standard_stream_is_closed(start: Start, tmp_path: Path, closed: str) 
         assert done.returncode == (1 if "passwd" in command else 0)
 
 
+@pytest.mark.parametrize("command", ["sub", "tail --follow"])
+def test_messages_without_an_end_need_standard_output(
+    start: Start, tmp_path: Path, command: str
+) -> None:
+    """With a closed one, no reader that ends would end the command."""
+    env = settings(url(start(*listen("cafe"), "--admin-port=0"), "http"), tmp_path)
+    done = subprocess.run(
+        ["sh", "-c", f"{PUBSUB} {command} {TOPIC} >&-"], env=env, stdin=subprocess.DEVNULL,
+        capture_output=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.stderr == (
+        b"pubsub: standard output is closed; write > /dev/null to discard the messages\n"
+    )
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("protocol", ["cafe", "nsd", "rheos", "spot", "http"])
 def test_every_protocol(protocol: str, start: Start, tmp_path: Path) -> None:
     """Its messages are read over the API, and messages of another client arrive."""
