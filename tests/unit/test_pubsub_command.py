@@ -53,6 +53,26 @@ class UsageTests(CommandCase):
             assert (code, out) == (2, "")
             assert "usage: pubsub" in err
 
+    def test_names_of_other_tools_lead_to_those_of_this_one(self) -> None:
+        for arguments, meant in (
+            (("subscribe", "a"), "sub"),
+            (("publish", "a", "b"), "pub"),
+            (("ls",), "topics"),
+            (("server",), "status"),
+            (("delete", "a"), "topics delete"),
+            (("topics", "rm", "a"), "delete"),
+            (("context", "rm", "a"), "remove"),
+            (("context", "select", "a"), "use"),
+            (("token", "create"), "make"),
+            (("history", "verify"), "check"),
+            # Also what is only like a name.
+            (("sbu",), "sub"),
+        ):
+            code, out, err = self.run_it(*arguments)
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert f"; did you mean '{meant}'?; usage: pubsub " in err
+        assert "; a broker is started with twistd pubsub; " in self.run_it("start")[2]
+
     def test_an_option_before_the_command_has_another_place(self) -> None:
         code, _, err = self.run_it("--url", "http://127.0.0.1:1", "pub", "a", "b")
         assert (code, "'--url'; give the options of a command after its name;" in err) == (2, True)
