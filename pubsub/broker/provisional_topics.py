@@ -65,6 +65,12 @@ class ProvisionalTopics:
             self._registry.keep(name)
             yield
 
+    def keep_hosted(self) -> None:
+        """Some of the messages are published: the topics that this broker hosts stay."""
+        for name, topic in self._topics.items():
+            if topic.hosted:
+                self._registry.keep(name)
+
     def withdraw(self) -> Work:
         """The messages are refused: remove the topics that were created for them."""
         for topic in self._topics.values():

@@ -96,12 +96,12 @@ class TopicRegistry:
         name = topic_name(raw)
         topic = self._by_name.get(name)
         if topic is not None:
-            if self._provisional:
-                self.keep(name)
             # The id is free again if the topic that had it has ended.
             self._by_id.setdefault(topic.id, topic)
             if hosted:
                 self.claim(topic)
+            if self._provisional:
+                self.keep(name)
             return topic
         if len(self._by_name) - self.own >= self.limit:
             raise LimitReached("topics")

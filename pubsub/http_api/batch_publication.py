@@ -29,14 +29,12 @@ class BatchPublication:
         self, dispatcher: Dispatcher, topics: ProvisionalTopics, rows: deque[StagedRows]
     ) -> None:
         self.messages = self.nbytes = 0
-        self.has_begun = False
         self._dispatcher = dispatcher
         self._topics = topics
         self._rows = rows
 
     def steps(self, record: Callable[[], None]) -> PublishSteps:
         """Publish a run in each step; ``record`` is called in the last one."""
-        self.has_begun = True
         while self._rows:
             for run in self._rows.popleft().runs():
                 yield from self._publish(run)

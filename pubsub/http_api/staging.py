@@ -285,8 +285,9 @@ class StagingHandler:
             finally:
                 self._publishing.turn.release()
         except BaseException:
-            if not publication.has_begun:
-                await listener.slices.finish(topics.withdraw())
+            if publication.messages:
+                topics.keep_hosted()
+            await listener.slices.finish(topics.withdraw())
             raise
         await listener.slices.finish(topics.keep())
         return commits[0], publication.nbytes

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pyarrow as pa
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.broker.topics import Topic
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.big_house import Threads
 from tests.unit.fakes import Lines, Reader, Transport
@@ -249,6 +253,23 @@ class ManyTopicsTests(WritingCase):
         self.refuse(self.names)
         assert "t0000" not in self.house.broker.topics
         assert self.commit(self.part_of(self.names[:1800])).status == 200
+
+    def test_a_batch_that_fails_midway_keeps_the_topics_of_its_messages(self) -> None:
+        ids = [self.part(b"x", topic=name) for name in "abc"]
+        dispatcher = self.house.broker.dispatcher
+        publish, topics = dispatcher.publish, self.house.broker.topics
+
+        def fail(topic: Topic, *arguments: Any) -> Any:
+            if topic.name == "b":
+                raise MemoryError
+            return publish(topic, *arguments)
+
+        with patch.object(dispatcher, "publish", fail):
+            assert self.commit(*ids).status == 500
+        self.flushLoggedErrors(MemoryError)  # type: ignore[no-untyped-call]
+        assert ("a" in topics, "c" in topics) == (True, False)
+        # As of those before, no mark is left.
+        assert topics._provisional == {}
 
     def test_more_topics_than_there_may_be_are_refused_when_they_are_staged(self) -> None:
         names = [f"t{number}" for number in range(2001)]

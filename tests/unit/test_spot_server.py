@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.broker.router import Router
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.errors import ConfigurationError
@@ -171,6 +172,20 @@ class RefusalTests(SynchronousTestCase):
         home.clock.advance(2)
         client.send(publish(b"b", b"3"))
         assert reader.take() == publish(b"b", b"3")
+
+    def test_a_publication_that_is_refused_keeps_no_topic_of_others(self) -> None:
+        """It would count in max-topics for ever."""
+        for rate, published in ((1, False), (9, True)):
+            home = house(rate_messages=rate)
+            topics = home.broker.topics
+            client = join(home, b"DEALER", publish(b"a", b"1"))
+            needed = ProvisionalTopics(topics, home.broker.router)
+            for _ in needed.add(("b",)):
+                pass
+            client.send(publish(b"b", b"2"))
+            for _ in needed.withdraw():
+                pass
+            assert ("b" in topics) is published
 
     def test_messages_over_the_rate_are_counted(self) -> None:
         home = house(rate_messages=3)

@@ -15,6 +15,7 @@ from pubsub.broker.topic_registry import TOPIC_BYTES, TopicRegistry
 from pubsub.broker.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound
 from tests.unit.fakes import Bench, Held, Lines
+from tests.unit.raising import raised
 
 
 class ProvisionalTests(SynchronousTestCase):
@@ -51,6 +52,18 @@ class ProvisionalTests(SynchronousTestCase):
         topic = topics.create_provisional("a")
         assert topics.create_provisional("a") is topic
         assert [topics.withdraw(topic) for _ in range(2)] == [False, True]
+
+    def test_a_request_that_is_refused_does_not_need_it(self) -> None:
+        topics = TopicRegistry(10, MemoryBudget(0))
+        topic = topics.create_provisional("a")
+
+        def refuse(name: str) -> None:
+            raise LimitReached(name)
+
+        topics.claim_checks.append(refuse)
+        raised(LimitReached, topics.create, "a")
+        raised(LimitReached, topics.claim, topic)
+        assert topics.withdraw(topic)
 
 
 class NameTests(SynchronousTestCase):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.broker.topic_names import fnv1a32
 from pubsub.broker.topic_sharing import Requirements
-from pubsub.errors import IdCollision, Refused, TopicExists, TopicNotFound
+from pubsub.errors import IdCollision, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 
 if TYPE_CHECKING:
@@ -88,15 +88,8 @@ class TopicOwnership:
         if exclusive and creator.closing:
             # It has left while the other brokers agreed.
             raise TopicNotFound(name)
-        new = name not in self._topics
-        topic = self._topics.create(name, hosted=False)
+        topic = self._topics.create(name)
         closed = topic in self._keys
-        try:
-            self._topics.claim(topic)
-        except Refused:
-            if new:
-                self._lifecycle.withdraw(name)
-            raise
         if exclusive:
             self._own(topic, creator)
         elif topic in self._owners:

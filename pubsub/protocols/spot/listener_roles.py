@@ -112,10 +112,10 @@ class XSubSide(RoleDefaults):
 
     def _publish(self, publication: Publication, columns: Columns) -> None:
         listener, name = self._connection.listener, publication.topic
-        is_new = name not in listener.topics
+        known = listener.topics.get(name)
         try:
             self._publisher.access.check_publish(name)
-            topic = listener.topics.create(name, hosted=False)
+            topic = known or listener.topics.create(name, hosted=False)
             if topic.upstream is not None and self._connection.is_node:
                 raise TopicUnreachable(name)
             if (
@@ -126,10 +126,11 @@ class XSubSide(RoleDefaults):
                 return
             batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
-            if is_new:
+            if known is None:
                 listener.topic_lifecycle.withdraw(name)
             self._connection.refuse(refused.reason, columns.count, name)
         else:
+            listener.topics.keep(name)
             if self._confirmations is not None:
                 self._confirmations.accepted(batch.count, (topic,))
             over_limit = columns.count - batch.count
