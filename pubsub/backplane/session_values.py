@@ -237,17 +237,18 @@ class SessionValues:
             if one is not None and not one.is_writing and (one.client or one.ended):
                 ensureDeferred(self._write(key, one)).addErrback(failed)
 
-    async def put_now(self, key: str) -> None:
-        """Write the session of ``key`` at once; a write that is under way may be an earlier one."""
+    async def put_now(self, key: str) -> bool:
+        """Write the session of ``key``, after a write that is under way; False if it fails."""
         one = self.shared.get(key)
         while one is not None and one.is_writing:
             ended: Deferred[None] = Deferred()
             one.until_written = (*one.until_written, ended)
             await ended
         if one is not None and self.shared.get(key) is one:
-            await self._write(key, one)
+            return await self._write(key, one)
+        return False
 
-    async def _write(self, key: str, one: SharedValue) -> None:
+    async def _write(self, key: str, one: SharedValue) -> bool:
         one.is_writing = True
         self._writing += 1
         # Later changes are counted from zero.
@@ -263,6 +264,7 @@ class SessionValues:
             waiting, one.until_written = one.until_written, ()
             for ended in waiting:
                 ended.callback(None)
+        return is_done
 
     def _finish(self, key: str, one: SharedValue, is_done: bool, changed: int | None) -> None:
         """A write has ended; ``changed`` is the tick of a change since it began."""

@@ -239,8 +239,8 @@ class SharedSessions(Service):
             await self._values.write_again(key)
             return
         await self._broker.slices.finish(one.client.lose())
-        await self._values.put_now(key)
-        if self._values.shared.get(key) is one:
+        # If it cannot be written now, the other broker may not get it, and it must not end here.
+        if await self._values.put_now(key) and self._values.shared.get(key) is one:
             self._forget(key)
 
     def _forget(self, key: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
+from pubsub.backplane.session_entry import request_key
 from tests.unit import cafe_wire
 from tests.unit.fakes import scratch
 from tests.unit.session_case import SessionCase
@@ -300,6 +301,26 @@ class CafeTests(SessionCase):
         assert await self.taken(again, 1) == [b"1"]
         # There it was written once more, without a connection.
         assert waited < 0.7
+
+    async def test_a_session_that_cannot_be_written_when_another_broker_asks_for_it(self) -> None:
+        """The engine has no room for it then. Neither broker may end it."""
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        (key,) = [key for key in self.bucket.entries if key.startswith("s.")]
+        self.bucket.refuses = True
+        request = request_key(here.sessions.run, key.removeprefix("s."))
+        self.bucket.write(request, there.sessions.run.encode())
+        await self.until(lambda: client.closed)
+        here.publish("a", b"0")
+        await self.pass_time(1)
+        self.bucket.refuses = False
+        await self.pass_time(3)
+        here.publish("a", b"1")
+        await self.pass_time(3)
+        again = await self.resumed(there, session)
+        assert await self.taken(again, 2) == [b"0", b"1"]
+        assert len(here.broker.sessions) == 0
 
     async def test_a_session_that_ends_while_another_broker_asks_for_it(self) -> None:
         here, there = await self.two()
