@@ -79,7 +79,7 @@ def read_options(
     tls.check()
     secret = read_token(token, password, token_file)
     wire = target.wire((client_id or "").encode(), None if secret is None else secret.reveal())
-    where = api or os.environ.get(API_VARIABLE) or None
+    where = (os.environ.get(API_VARIABLE) if api is None else api) or None
     return ClientOptions(
         target,
         wire,

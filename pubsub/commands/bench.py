@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import click
 
@@ -76,7 +77,9 @@ def _subscribers_at(where: Destination, sub_url: str | None) -> Destination:
         return where
     # A wire without passwords would refuse the user of the other one.
     url, user = split_user(sub_url)
-    return replace(where, url=url, user=user)
+    elsewhere = urlsplit(url).hostname != urlsplit(where.url).hostname
+    withheld = dict.fromkeys(where.of_context if elsewhere else ())
+    return replace(where, url=url, user=user, **withheld)  # type: ignore[arg-type]
 
 
 def report(load: Load, results: Results) -> Iterator[str]:

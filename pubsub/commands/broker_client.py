@@ -60,7 +60,8 @@ async def connected(where: Destination, on_event: OnEvent | None = None) -> Asyn
             # A file is read again for each connection.
             token=token if file is None else None,
             token_file=None if file is None else Path(file).expanduser(),
-            api=where.api,
+            # Empty, not None, as the client library has a default of its own.
+            api=where.api or "",
             tls_ca=where.tls_ca,
             tls_cert=where.tls_cert,
             tls_key=where.tls_key,

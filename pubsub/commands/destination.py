@@ -18,6 +18,7 @@ DEFAULT_URL = "http://127.0.0.1:7080"
 _CHANGED = (
     "api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key", "user", "password_file",
 )  # fmt: skip
+_SECRETS = ("token_file", "password_file")
 # Protocols whose clients log in with passwords; the others have tokens, or neither.
 _WITH_PASSWORDS = ("cafe", "nsd", "spot")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -28,7 +29,8 @@ class Destination:
     """A broker, and the credentials of a client there.
 
     ``api`` is the URL of its HTTP API, None if it is not known; ``given`` is false if the command
-    line and the environment named no broker.
+    line and the environment named no broker. ``of_context`` has the names of the fields with
+    secrets that a context gives: they are for the servers that it names.
     """
 
     url: str
@@ -41,6 +43,7 @@ class Destination:
     given: bool
     user: str | None = None
     password_file: str | None = None
+    of_context: frozenset[str] = frozenset()
 
     def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Return the token of the file, else that of ``PUBSUB_TOKEN``.
@@ -68,6 +71,11 @@ class Destination:
 
     def api_url(self) -> str:
         """Return the URL of the HTTP API. Raises ConfigurationError if it is not known."""
+        if self.api is None and "token_file" in self.of_context:
+            raise ConfigurationError(
+                f"{self.url} has no history, and PUBSUB_API does not get the token of a context: "
+                "name the broker's HTTP API with --api, or in the context"
+            )
         if self.api is None:
             raise ConfigurationError(
                 f"{self.url} has no history: name the broker's HTTP API with --api or PUBSUB_API, "
@@ -145,10 +153,14 @@ def destination(context: click.Context, environment: Mapping[str, str] = os.envi
 
 
 def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -> Destination:
-    """Return the destination of ``options``. A context's token goes to the context's URL only."""
+    """Return the destination of ``options``.
+
+    A context's token goes to the servers that the context names, and to those of ``options``.
+    """
     if options["url"] is not None and options["context"] is not None:
         raise click.UsageError("--url and --context exclude each other")
     base, given = _base(options, environment)
+    secrets = [name for name in _SECRETS if getattr(base, name) and options[name] is None]
     changed = {name: options[name] for name in _CHANGED if options[name] is not None}
     base = replace(base, **changed)  # type: ignore[arg-type]
     url, user = split_user(base.url)
@@ -156,8 +168,9 @@ def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -
     own = base.url if urlsplit(base.url).scheme.partition("+")[0] in ("http", "https") else None
     # A broker that the command line names is not replaced by one of the environment.
     named = options["url"] is not None or options["context"] is not None
-    api = base.api or (named and own) or environment.get("PUBSUB_API") or own
-    return Destination(**{**asdict(base), "api": api}, given=given)
+    variable = None if "token_file" in secrets else environment.get("PUBSUB_API")
+    api = base.api or (named and own) or variable or own
+    return Destination(**{**asdict(base), "api": api}, given=given, of_context=frozenset(secrets))
 
 
 def _base(

@@ -8,5 +8,5 @@ from pubsub.commands.destination import Destination
 
 def at(url: str, **files: str) -> Api:
     """Return the client of the API at ``url``."""
-    own = {name: files.get(name) for name in ("tls_ca", "tls_cert", "tls_key")}
-    return Api(Destination(url, url, None, None, given=True, **own))
+    ca, cert, key = map(files.get, ("tls_ca", "tls_cert", "tls_key"))
+    return Api(Destination(url, url, None, None, tls_ca=ca, tls_cert=cert, tls_key=key, given=True))

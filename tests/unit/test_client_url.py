@@ -188,6 +188,10 @@ class OptionsTests(SynchronousTestCase):
         assert "hunter2" not in repr(options)
         assert options.api == "http://h:1"
 
+    def test_an_api_of_none_is_not_that_of_the_environment(self) -> None:
+        with patch.dict("os.environ", {"PUBSUB_API": "http://h:1"}):
+            assert read_options("cafe://h", api="").api is None
+
 
 class TokenTests(SynchronousTestCase):
     """read_token"""

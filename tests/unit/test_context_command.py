@@ -15,6 +15,7 @@ from unittest.mock import patch
 import click
 import pytest
 
+from pubsub.commands.bench import _subscribers_at
 from pubsub.commands.contexts import Context, changed
 from pubsub.commands.destination import DEFAULT_URL, Destination, resolve
 from pubsub.errors import ConfigurationError
@@ -225,6 +226,34 @@ class DestinationTests(ContextCase):
         assert self.resolve(url="cafe://elsewhere:1").token({"PUBSUB_TOKEN": "t"}) == "t"
         with pytest.raises(ConfigurationError, match="empty"):
             self.resolve(token_file=self.file("empty", b"\n")).token({})
+
+    def test_the_token_of_a_context_does_not_go_to_the_api_of_the_environment(self) -> None:
+        """Which can be another broker's."""
+        token = self.file("token", b"secret\n")
+        variable = {"PUBSUB_API": "http://elsewhere:1"}
+        self.context("add", "wire", "fast://h:1", "--token-file", token)
+        self.context("add", "web", "http://h:2", "--token-file", token)
+        for given in ({}, {"context": "wire"}):
+            with pytest.raises(ConfigurationError, match="or in the context"):
+                self.resolve(variable, **given).api_url()
+        self.context("use", "web")
+        assert self.resolve(variable).api_url() == "http://h:2"
+        # On the command line, either is given to the other.
+        found = self.resolve(variable, context="wire", token_file=token)
+        assert found.api_url() == "http://elsewhere:1"
+        found = self.resolve(variable, context="wire", api="http://a:1")
+        assert (found.api_url(), found.token({})) == ("http://a:1", "secret")
+
+    def test_the_secrets_of_a_context_do_not_go_to_subscribers_elsewhere(self) -> None:
+        token, password = self.file("token", b"secret\n"), self.file("password", b"sesame\n")
+        self.context("add", "a", CAFE, "--token-file", token, "--password-file", password)
+        where = self.resolve()
+        near = _subscribers_at(where, "nsd://broker.example:7071")
+        assert (near.token_file, near.password_file) == (token, password)
+        far = _subscribers_at(where, "nsd://bob@elsewhere:7071")
+        assert (far.token_file, far.password_file, far.user) == (None, None, "bob")
+        given = self.resolve(token_file=token)
+        assert _subscribers_at(given, "nsd://elsewhere:7071").token_file == token
 
     def test_a_user_has_a_password_that_is_not_in_the_url(self) -> None:
         password = self.file("password", b"s:me @\nmore\n")
