@@ -312,6 +312,14 @@ class LowerLimitTests(SynchronousTestCase):
             bodies = [one["body"] for one in response["messages"]]
             assert bodies == [f"to {channel}" for channel in channels]
 
+    def test_an_identity_can_leave_a_channel_without_a_topic(self) -> None:
+        missing = refusal("NO SUCH CHANNEL: cal")
+        assert self.nsd.ask(*[wire.unsubscribe("ada", "cal")] * 2) == [DONE, missing]
+        self.topics.limit = 10
+        assert self.topics.create("cal").history_readers == 2
+        (response,) = self.nsd.ask(wire.get("ada"))
+        assert response["messages"] == []
+
     def test_an_identity_that_ends_before_reads_none(self) -> None:
         identities = self.nsd.factories["nsd"]._identities
         for name in ("ada", "cal"):

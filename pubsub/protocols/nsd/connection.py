@@ -216,16 +216,18 @@ class NsdConnection(Connection):
         """Carry out a request other than Get, and reply."""
         topic = self._requests.carry_out(self, request)
         if isinstance(request, Publish):
+            assert topic is not None
             reply_published(self, topic, in_base64)
             return
+        durability = Durability.ASYNC if topic is None else topic.durability
         response = self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
         success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
         moves = self._requests.moves
         if moves is None:
-            self.reply_when_stored(topic.durability, success, failed)
+            self.reply_when_stored(durability, success, failed)
         else:
             # It is to be kept here at least as well as at the other brokers.
-            stored = stored_in(self.listener.store, topic.durability or Durability.ASYNC)
+            stored = stored_in(self.listener.store, durability or Durability.ASYNC)
             shared = partial(moves.when_written, request)
             self.reply_when(all_of([stored, shared]), success, wrap(NOT_SHARED, in_base64))
 

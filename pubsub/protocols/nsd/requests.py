@@ -9,6 +9,7 @@ from pubsub.errors import (
     TopicNotFound,
 )
 from pubsub.kernel import Columns
+from pubsub.protocols.nsd.channel_readers import channel_readers
 from pubsub.protocols.nsd.codec import (
     SUCCESS,
     Get,
@@ -62,15 +63,15 @@ class Requests:
                 self._listener.topics.named(request.channel)
                 identities.check_room(request.identity, None, *self._limits)
             case Unsubscribe():
-                self._listener.topics.named(request.channel)
+                self._unsubscribed_topic(request)
 
     @property
     def _limits(self) -> tuple[int, int]:
         settings = self._listener.settings
         return settings["max-identities"], settings["max-subscriptions"]
 
-    def carry_out(self, client: Connection, request: Request) -> Topic:
-        """Carry out a request other than Get; return its topic."""
+    def carry_out(self, client: Connection, request: Request) -> Topic | None:
+        """Carry out a request other than Get; return its topic, which an Unsubscribe may lack."""
         access = client.access
         match request:
             case Open():
@@ -90,11 +91,21 @@ class Requests:
             case Unsubscribe():
                 if not self._identities.has(request.identity, request.channel):
                     access.check_subscribe(request.channel)
-                topic = self._listener.topics.named(request.channel)
+                found = self._unsubscribed_topic(request)
                 self._unsubscribe(request.identity, request.channel)
+                return found
             case Get():
                 raise AssertionError("answered by _get")
         return topic
+
+    def _unsubscribed_topic(self, request: Unsubscribe) -> Topic | None:
+        """Return the topic of the channel; raises TopicNotFound.
+
+        An identity can have a channel whose topic is refused (see ``ChannelReaders``).
+        """
+        if self._identities.has(request.identity, request.channel):
+            return self._listener.topics.get(request.channel)
+        return self._listener.topics.named(request.channel)
 
     def _open(self, client: Connection, name: str) -> Topic:
         access = client.access
@@ -134,8 +145,7 @@ class Requests:
 
     def _unsubscribe(self, name: str, channel: str) -> None:
         if self._identities.unsubscribe(name, channel):
-            listener = self._listener
-            listener.router.leave_history(listener.topics.named(channel))
+            channel_readers(self._listener).leave(channel)
 
     def subscribed(self, request: Subscribe) -> bytes:
         """Return the response to a Subscribe: with the position, if that was requested."""
