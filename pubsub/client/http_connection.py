@@ -194,7 +194,9 @@ class HttpConnection(WireConnection):
         if number == self._hello:
             if error is not None:
                 code = str(error["code"])
-                self._end(Rejected(code, permanent=code not in _TEMPORARY), events)
+                # The message says which of several causes it is, such as a token that has expired.
+                why = str(error.get("message") or code)
+                self._end(Rejected(why, permanent=code not in _TEMPORARY), events)
                 return
             self.welcomed(ok)
             events.append(Opened(self.resumed))

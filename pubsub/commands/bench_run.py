@@ -67,7 +67,7 @@ class BenchRun:
         self.on_progress: Callable[[dict[str, int], float], None] | None = None
         self._publish_at = publish_at
         self._subscribe_at = subscribe_at
-        self._report = NoticeReport()
+        self._report = NoticeReport(publish_at)
         self._number = os.urandom(_NUMBER_BYTES // 2).hex().encode()
         self._results = Results()
         self._last_arrival = 0.0

@@ -73,13 +73,21 @@ async def connected(where: Destination, on_event: OnEvent | None = None) -> Asyn
 @contextmanager
 def advice(where: Destination) -> Iterator[None]:
     """Add the next step to the errors of a client."""
-    from pubsub.client import ConnectFailed, HistoryNeeded, TopicNotAddressable
+    from pubsub.client import (
+        ConnectFailed,
+        HistoryNeeded,
+        NotPublished,
+        SubscriptionRefused,
+        TopicNotAddressable,
+    )
 
     try:
         yield
     except ConnectFailed as error:
         hint = where.hint_of_refusal() if error.refused else where.hint()
         raise CommandError(f"{error}; {hint}") from None
+    except (NotPublished, SubscriptionRefused) as error:
+        raise CommandError(f"{error}{where.hint_of_right(str(error))}") from None
     except TopicNotAddressable as error:
         raise CommandError(f"{error}; choose another URL with --url") from None
     except HistoryNeeded:

@@ -21,6 +21,11 @@ _CHANGED = (
 _SECRETS = ("token_file", "password_file")
 # Protocols whose clients log in with passwords; the others have tokens, or neither.
 _WITH_PASSWORDS = ("cafe", "nsd", "spot")
+# Parts of the reasons for refusals, as the protocols have them.
+_NO_RIGHT = (
+    "not-authorized", "not authorized", "unauthorized", "permission denied", "missing_permission",
+    "wrong_queue_key",
+)  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -100,9 +105,21 @@ class Destination:
             return "give a valid user and password with --user and --password-file"
         if self.token() is not None:
             return "give a valid token with --token-file or PUBSUB_TOKEN"
-        if urlsplit(self.url).scheme.partition("+")[0] in _WITH_PASSWORDS:
+        if self._has_passwords:
             return "it may need a user, with --user and --password-file or PUBSUB_PASSWORD"
         return "it may need a token, with --token-file or PUBSUB_TOKEN"
+
+    def hint_of_right(self, reason: str) -> str:
+        """Return ``; `` and the remedy if ``reason`` is that of a client without the right."""
+        if not any(one in reason.lower() for one in _NO_RIGHT):
+            return ""
+        if self._has_passwords:
+            return "; the broker's access rules decide: give a user that may, with --user"
+        return "; give a token that permits it with --token-file or PUBSUB_TOKEN"
+
+    @property
+    def _has_passwords(self) -> bool:
+        return urlsplit(self.url).scheme.partition("+")[0] in _WITH_PASSWORDS
 
 
 def destination_options(command: _Command) -> _Command:

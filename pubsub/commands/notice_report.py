@@ -8,13 +8,18 @@ import click
 
 if TYPE_CHECKING:
     from pubsub.client import Notice
+    from pubsub.commands.destination import Destination
 
 
 class NoticeReport:
-    """Prints notices, unless ``quiet``; ``failed`` counts messages that may not be published."""
+    """Prints notices, unless ``quiet``; ``failed`` counts messages that may not be published.
 
-    def __init__(self, quiet: bool = False) -> None:
+    They are those of a client of ``where``.
+    """
+
+    def __init__(self, where: Destination, quiet: bool = False) -> None:
         self.failed = 0
+        self._where = where
         self._quiet = quiet
 
     def __call__(self, notice: Notice) -> None:
@@ -25,7 +30,8 @@ class NoticeReport:
         if isinstance(notice, Refusal | Uncertain):
             self.failed += notice.count
         if lost or not self._quiet:
-            click.echo(f"pubsub: {line_of(notice)}", err=True)
+            advice = self._where.hint_of_right(notice.reason) if isinstance(notice, Refusal) else ""
+            click.echo(f"pubsub: {line_of(notice)}{advice}", err=True)
 
 
 def line_of(notice: Notice) -> str:

@@ -128,7 +128,7 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
 
-    given, levels, report = 0, set(), NoticeReport(quiet=True)
+    given, levels, report = 0, set(), NoticeReport(where, quiet=True)
     async with connected(where, report) as client:
         try:
             async for payloads in paced(publication.payloads(), publication.rate):

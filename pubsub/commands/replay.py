@@ -212,7 +212,7 @@ async def publish_again(
     from pubsub.commands.pace import paced
 
     done = _Republished(wanted.start)
-    async with connected(where, NoticeReport()) as client:
+    async with connected(where, NoticeReport(where)) as client:
         try:
             async for messages in paced(_groups(where, wanted, advance), rate):
                 await _publish(client, into, messages, done)

@@ -90,9 +90,10 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
     from pubsub.commands.output import Output, check_open
 
     check_open()
-    report = NoticeReport(wanted.quiet)
+    report = NoticeReport(where, wanted.quiet)
     async with Output(sys.stdout.fileno()) as output, connected(where, report) as client:
-        printing = asyncio.ensure_future(_print(client, where, output, wanted))
+        accepted = asyncio.Event()
+        printing = asyncio.ensure_future(_print(client, where, output, wanted, accepted))
         ended = asyncio.ensure_future(output.ended.wait())
         tasks = (printing, ended)
         try:
@@ -107,13 +108,26 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
         if printing in done:
             printing.result()
         output.hurried = not done
+        if not (done or accepted.is_set()):
+            click.echo(
+                f"pubsub: {where.url}: the broker has not accepted the subscription in "
+                f"{wanted.timeout:g} s; {where.hint()}",
+                err=True,
+            )
     # Only now is everything written, or has failed to be.
     if output.error is not None:
         raise output.error
     return 0 if done else TIMED_OUT
 
 
-async def _print(client: Client, where: Destination, output: Output, wanted: SubscribePlan) -> None:
+async def _print(
+    client: Client,
+    where: Destination,
+    output: Output,
+    wanted: SubscribePlan,
+    accepted: asyncio.Event,
+) -> None:
+    """Print messages; ``accepted`` is set once the broker has accepted the subscription."""
     from pubsub.client.messages import BATCHES
     from pubsub.commands.broker_client import find_offset
     from pubsub.commands.broker_client import subscribe as begin
@@ -122,6 +136,7 @@ async def _print(client: Client, where: Destination, output: Output, wanted: Sub
     start = await in_daemon_thread(lambda: find_offset(where, wanted.start))
     left = wanted.count
     async with begin(client, wanted.topics, start) as subscription:
+        accepted.set()
         while (batch := await subscription.next_whole()) is not None:
             assert isinstance(batch, BATCHES)
             messages = islice(batch, left)

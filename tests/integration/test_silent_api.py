@@ -101,6 +101,11 @@ def test_the_search_for_the_start_is_part_of_the_time(tmp_path: Path) -> None:
     with silent_api("/v1/bounds") as (url, _):
         arguments = ["sub", "x", "--from", "earliest", "--timeout", "0.5"]
         done = subprocess.run(
-            [PUBSUB, *arguments], env=settings(url, tmp_path), timeout=SECONDS, check=False
-        )
+            [PUBSUB, *arguments], env=settings(url, tmp_path), timeout=SECONDS, check=False,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
     assert done.returncode == 124
+    # Otherwise it would look like a topic without messages.
+    line = f"pubsub: {url}: the broker has not accepted the subscription in 0.5 s; check the URL"
+    assert done.stderr.decode().startswith(line)
+    assert done.stderr.count(b"\n") == 1

@@ -20,6 +20,7 @@ from pubsub.client import (
     NotPublished,
     OutcomeUnknown,
     Refusal,
+    SubscriptionRefused,
 )
 from pubsub.commands import replay, tail
 from pubsub.commands.command import main
@@ -75,11 +76,31 @@ class PubTests(ClientCase):
         assert self.payloads() == [b"x"]
 
     def test_refused_messages_are_counted(self) -> None:
-        self.client.notices = [Refusal(1, "not-authorized")]
+        self.client.notices = [Refusal(1, "rate-limited")]
         code, out, err = self.run_it("pub", "a", "x", "-n3", "--json", *CAFE)
-        assert (code, err) == (1, "pubsub: 1 message was refused: not-authorized\n")
+        assert (code, err) == (1, "pubsub: 1 message was refused: rate-limited\n")
         shown = {"topic": "a", "published": 2, "failed": 1, "confirmed": None}
         assert json.loads(out) == shown
+
+    def test_a_client_without_the_right_is_told_what_to_do(self) -> None:
+        user = "the broker's access rules decide: give a user that may, with --user"
+        token = "give a token that permits it with --token-file or PUBSUB_TOKEN"
+        web = ["--url=http://h:1"]
+        for reason, where, remedy in (
+            ("NOT AUTHORIZED: a", CAFE, user),
+            ("permission denied: publish to topic 'a'", web, token),
+            ("the topic cannot be created: WRONG_QUEUE_KEY", web, token),
+        ):
+            self.client.notices = [Refusal(1, reason)]
+            line = self.one_line("pub", "a", "x", *where)
+            assert line == f"pubsub: 1 message was refused: {reason}; {remedy}\n"
+        self.client.notices = []
+        for error in (
+            SubscriptionRefused("the subscription to 'a' was refused: UNAUTHORIZED"),
+            NotPublished("the message refused: UNAUTHORIZED", 1, 1),
+        ):
+            self.error = error
+            assert self.one_line("pub", "a", "x", *CAFE) == f"pubsub: {error}; {user}\n"
 
     def test_the_lines_before_one_that_cannot_be_published(self) -> None:
         lines = "".join(f"{number}\n" for number in range(1, 40_000))

@@ -315,13 +315,16 @@ class BrokerTests(SynchronousTestCase):
         self.house.pass_time(12)
         assert good.take() == [Rejected("the token is not valid any more", permanent=True)]
         bad = HttpPair(self.house, make(Role.PUBLISHER, "x.y.z"))
-        assert bad.take() == [Rejected("bad-token", permanent=True)]
+        assert bad.take() == [Rejected("malformed token", permanent=True)]
+        old = HttpPair(self.house, make(Role.PUBLISHER, self.house.token(lasts=-9).decode()))
+        assert old.take() == [Rejected("the token has expired", permanent=True)]
 
     def test_a_busy_broker_may_be_tried_again(self) -> None:
         verifications = self.house.listener.verifications
         verifications.take(verifications.available())
         pair = HttpPair(self.house, make(Role.PUBLISHER, "x.y.z"))
-        assert pair.take() == [Rejected("rate-limited", permanent=False)]
+        reason = "too many wrong tokens; try again later"
+        assert pair.take() == [Rejected(reason, permanent=False)]
 
     def test_no_room_for_another_connection(self) -> None:
         self.house = WebHouse(max_connections=1)
