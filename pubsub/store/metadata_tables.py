@@ -7,8 +7,10 @@ a number a text or NULL, and the file is sound for it.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
+
+from pubsub.store.row_salvage import KeyedTable, salvage
 
 CREATE = """
 CREATE TABLE metadata (
@@ -60,14 +62,9 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[str, s
 
 
 TABLES = _columns()
-# Of the tables whose rows are read from a damaged file.
-_KEYS = {
-    "metadata": ("space", "key"),
-    "ended": ("topic",),
-    "horizons": ("place",),
-    "epochs": ("number",),
-    "segments": ("base", "sequence"),
-}
+_KINDS: dict[str, type] = {"TEXT": str, "BLOB": bytes, "INTEGER": int}
+# The columns of the key, of the tables whose rows are read from a damaged file.
+_KEYS = {"metadata": 2, "ended": 1, "horizons": 1, "epochs": 1, "segments": 2}
 
 
 def problems(connection: sqlite3.Connection) -> list[str]:
@@ -83,20 +80,9 @@ def problems(connection: sqlite3.Connection) -> list[str]:
 
 
 def readable_rows(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
-    """Return the sound rows of a damaged table, in the order of its key.
-
-    SQLite reads no row behind a damaged page, so that they are read from both ends.
-    """
-    found: set[tuple[Any, ...]] = set()
-    columns = ", ".join([name for name, _ in TABLES[table]])
-    for direction in ("ASC", "DESC"):
-        order = ", ".join(f"{name} {direction}" for name in _KEYS[table])
-        rows = f"SELECT {columns} FROM {table} ORDER BY {order}"
-        with suppress(sqlite3.Error):
-            # Those before the error are added.
-            found.update(row for row in connection.execute(rows) if is_sound(table, row))
-            break
-    return sorted(found)
+    """Return the sound rows of a damaged table, in the order of its key."""
+    columns = [(name, _KINDS[kind]) for name, kind in TABLES[table]]
+    return salvage(connection, KeyedTable(table, columns, _KEYS[table]))
 
 
 def damaged_header(connection: sqlite3.Connection) -> list[str]:
@@ -147,5 +133,4 @@ def text_or_bytes(data: bytes) -> str | bytes:
 
 def is_sound(table: str, row: tuple[object, ...]) -> bool:
     """Return whether the values of a row have the types of the table's columns."""
-    kinds = {"TEXT": str, "BLOB": bytes, "INTEGER": int}
-    return [type(value) for value in row] == [kinds[kind] for _, kind in TABLES[table]]
+    return [type(value) for value in row] == [_KINDS[kind] for _, kind in TABLES[table]]
