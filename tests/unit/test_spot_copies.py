@@ -10,8 +10,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.kernel import Columns
 from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     HistoryPage,
@@ -19,7 +17,6 @@ from pubsub.protocols.spot.broker_commands import (
 )
 from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.peer_connection import PeerConnection
-from pubsub.protocols.spot.recent_deliveries import RecentDeliveries
 from pubsub.protocols.spot.topic_copies import COPIES
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines
@@ -198,21 +195,11 @@ class GetTests(CopyCase):
         self.b.broker.topics.named("t").set_durability(Durability.NONE)
         self.publish(1)
         self.publish(2)
-        assert self.get(client) == names(0, 8)
-        assert self.a.broker.counters.drops == {}
+        assert self.get(client) == [*names(0, 5), *names(6, 8)]
+        (drop,) = self.a.broker.counters.drops.items()
+        assert drop == ((self.cable.link.label, "t", "not-copied"), 1)
         (copy,) = self.a.store.items(COPIES)
         assert json.loads(copy[1])["live_from"] == -1
-
-    def test_only_some_bytes_are_kept_for_a_topic_that_the_host_stores_no_more(self) -> None:
-        client = self.subscribe()
-        self.get(client)
-        self.b.broker.topics.named("t").set_durability(Durability.NONE)
-        self.host.send(long_publish(b"t", 100_000) * 2)
-        self.host.send(long_publish(b"t", 100_000) * 9)
-        self.world.settle()
-        dropped = sum(self.a.broker.counters.drops.values())
-        assert 0 < dropped < 11
-        assert len(self.get(client)) == 5 + 11 - dropped
 
     def stop_storing(self, client: Client) -> list[str]:
         """Copy, and let the host store the topic no more; return the messages that were read."""
@@ -221,7 +208,7 @@ class GetTests(CopyCase):
         # The first is delivered while the copy has not ended.
         self.publish(1)
         self.publish(2)
-        return names(0, 8)
+        return [*names(0, 5), *names(6, 8)]
 
     def store_again(self) -> None:
         self.b.broker.topics.named("t").set_durability(Durability.ASYNC)
@@ -398,22 +385,3 @@ class RestartTests(CopyCase):
             assert self.get(client) == [*names(0, 5), *names(3, 7)]
             self.publish(1)
             assert self.get(client) == [*names(0, 5), *names(3, 8)]
-
-
-class RecentDeliveryTests(SynchronousTestCase):
-    """The messages that wait for a page"""
-
-    def test_they_are_charged_and_bounded(self) -> None:
-        memory = MemoryBudget(0)
-        recent = RecentDeliveries(memory)
-        messages = Columns.of([bytes(50_000)] * 2)
-        assert "t" not in recent
-        for _ in range(4):
-            recent.add("t", messages)
-        # Those behind the first that is not kept are not kept either.
-        recent.add("t", Columns.one(b"x"))
-        recent.add("u", None)
-        assert ("t" in recent, "u" in recent, memory.used) == (True, True, 200_000)
-        assert recent.take("t") == ([messages] * 2, 5)
-        assert recent.take("u") == recent.take("v") == ([], 0)
-        assert ("t" in recent, memory.used) == (False, 0)

@@ -297,9 +297,9 @@ class Node:
         if copies.is_beginning(topic) or copies.is_due(topic):
             dispatcher.relay_unstored(topic, columns, sender, self._listener.protocol)
             if not copies.is_beginning(topic):
-                copies.notify(topic, reader, None)
+                copies.notify(topic, reader, 0)
         elif copies.has_begun(topic):
-            copies.notify(topic, reader, columns)
+            copies.notify(topic, reader, columns.count)
         else:
             dispatcher.relay(topic, columns, sender, self._listener.protocol)
 

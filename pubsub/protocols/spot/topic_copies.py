@@ -18,7 +18,6 @@ from pubsub.broker.history_reads import written
 from pubsub.broker.stored_rows import read_row
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
-from pubsub.protocols.spot.recent_deliveries import RecentDeliveries
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -106,7 +105,9 @@ class TopicCopies:
         self._kept: set[str] = set()
         # Those of them that are subscribed to since then: all their messages are stored here.
         self._gapless: set[str] = set()
-        self._delivered = RecentDeliveries(listener.memory)
+        # Copied topics of which the host has delivered messages since its last page, and the number
+        # of those that subscribers here get with the copy.
+        self._delivered: dict[str, int] = {}
         # The calls that wait for the present update of a topic, and for the one after it.
         self._updates: dict[Topic, tuple[list[Deferred[bool]], list[Deferred[bool]]]] = {}
         listener.when_open(lambda: self._all.read(listener.store))
@@ -137,19 +138,14 @@ class TopicCopies:
 
         What was copied stays, also if the host stores the topic again.
         """
-        copy, (delivered, missed) = self._copies.get(topic.name), self._delivered.take(topic.name)
+        copy, missed = self._copies.get(topic.name), self._delivered.pop(topic.name, 0)
+        if copy is not None and copy.has_begun:
+            self._copies[topic.name] = due = TopicCopy(copy.epoch, copy.offset, -1)
+            self._save(topic, due)
+            if missed:
+                self._listener.drop(self._endpoint, topic.name, "not-copied", missed)
         self._kept.add(topic.name)
         self._gapless.add(topic.name)
-        if copy is None or not copy.has_begun:
-            return
-        self._copies[topic.name] = due = TopicCopy(copy.epoch, copy.offset, -1)
-        self._save(topic, due)
-        listener = self._listener
-        for columns in delivered:
-            # They waited for the copy, which does not have them.
-            listener.dispatcher.relay(topic, columns, self._endpoint.encode(), listener.protocol)
-        if missed:
-            listener.drop(self._endpoint, topic.name, "not-copied", missed)
 
     def interrupted(self, topic: Topic | None = None) -> None:
         """Messages of ``topic``, or of all, do not arrive for a while."""
@@ -175,7 +171,7 @@ class TopicCopies:
         """Another broker hosts the topic, or its host does not store it; return the copy."""
         self._kept.discard(topic.name)
         self._gapless.discard(topic.name)
-        self._delivered.take(topic.name)
+        self._delivered.pop(topic.name, None)
         copy = self._copies.pop(topic.name, None)
         if copy is not None:
             self._listener.store.delete(COPIES, self._key(topic.name))
@@ -193,12 +189,12 @@ class TopicCopies:
             ensureDeferred(self._run(topic, reader))
         return done
 
-    def notify(self, topic: Topic, reader: PageReader, columns: Columns | None) -> None:
+    def notify(self, topic: Topic, reader: PageReader, count: int) -> None:
         """The host has delivered messages: copy them, unless an update is about to begin.
 
-        ``columns`` are those that subscribers here get with the copy.
+        ``count`` of them subscribers here get with the copy.
         """
-        self._delivered.add(topic.name, columns)
+        self._delivered[topic.name] = self._delivered.get(topic.name, 0) + count
         present = self._updates.get(topic)
         if present is None or not present[1]:
             self.update(topic, reader)
@@ -240,7 +236,7 @@ class TopicCopies:
                 if topic.name in self._delivered:
                     self.keep(topic)
                 return
-            self._delivered.take(topic.name)
+            self._delivered.pop(topic.name, None)
             if page.next <= page.since < page.end:
                 raise ReadFailed(f"its page of offset {page.since} goes no further")
             if end is None:
