@@ -191,7 +191,7 @@ class Batch:
             columns = self.columns.slice(start, start + count)
             yield Batch(
                 self.topics, columns, timestamp, sequence, sender, self.protocol, None, offset,
-                self.run,
+                self.run, has_place=self.has_place,
             )  # fmt: skip
             start += count
 

@@ -9,7 +9,7 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
-from pubsub.broker.partial_storage import append_stored
+from pubsub.broker.partial_storage import append_stored, let_pass
 from pubsub.broker.passing_mix import (
     PassingMix,
     fits_in_tick,
@@ -174,13 +174,12 @@ class Dispatcher:
             topic.idle_since = None
             topic.last_timestamp = batch.timestamp
         self._sequence += columns.count
-        batch.offset = self._store.next_offset
-        batch.has_place = topics[0].durability > 0
-        if batch.has_place:
+        let_pass(self._store, batch)
+        if topics[0].durability:
             try:
                 self._store.append(batch, senders)
+                batch.has_place = True
             except HistoryUnavailable as unavailable:
-                batch.has_place = False
                 for index, count, _ in columns.totals():
                     self._counters.drop("history", names[index], unavailable.reason, count)
         route_gathered(self._router, topics, batch, senders)
@@ -204,7 +203,7 @@ class Dispatcher:
         """Do as ``relay``, for messages that are going to be stored in another way."""
         batch = self._batch((topic.name,), columns, sender, protocol, None)
         self._sequence += columns.count
-        self._let_pass(batch)
+        let_pass(self._store, batch)
         topic.count(columns.count, columns.nbytes, batch.timestamp)
         if topic.groups:
             self._router.route(topic, batch)
@@ -290,7 +289,7 @@ class Dispatcher:
         except HistoryUnavailable as unavailable:
             # Live subscribers still get the messages.
             self._counters.drop("history", topic.name, unavailable.reason, batch.count)
-            self._let_pass(batch)
+            let_pass(self._store, batch)
             self._router.route(topic, batch)
 
     def route_stored(self, topics: Sequence[Topic | None], batch: Batch) -> None:
@@ -346,11 +345,6 @@ class Dispatcher:
         if topic.durability:
             self._store.append(batch)
         else:
-            self._let_pass(batch)
+            let_pass(self._store, batch)
         if topic.groups or topic.behind:
             self._router.route(topic, batch)
-
-    def _let_pass(self, batch: Batch) -> None:
-        """Note that the history does not have the messages of ``batch``."""
-        # The offset that it would have: a reader that continues from here misses nothing.
-        batch.offset, batch.has_place = self._store.next_offset, False

@@ -31,7 +31,6 @@ ROWS = st.lists(
 ENCODINGS: tuple[RowEncoding, ...] = (
     LinesEncoding(headers=True, run=7),
     EventEncoding(headers=False, run=7, epoch="e"),
-    EventEncoding(headers=False, run=7, epoch="e", has_no_place=True),
     FrameEncoding(headers=True, binary=False, run=7),
     FrameEncoding(headers=False, binary=True, run=7),
     BatchEncoding(headers=False, run=7),
@@ -66,11 +65,15 @@ def unchunked(data: bytes) -> bytes:
 class RowsTests(SynchronousTestCase):
     """Encodings of the HTTP API"""
 
-    @given(ROWS, st.sampled_from(ENCODINGS))
+    @given(ROWS, st.sampled_from(ENCODINGS), st.booleans())
     def test_they_are_as_those_of_each_row(
-        self, rows: list[tuple[int, int, int, int, int, bytes]], encoding: RowEncoding
+        self,
+        rows: list[tuple[int, int, int, int, int, bytes]],
+        encoding: RowEncoding,
+        has_place: bool,
     ) -> None:
         batch = batch_of(rows)
+        batch.has_place = has_place
         data, count = encoding.rows(batch, NAMES)
         each = [encoding.rows(part, NAMES) for part in batch.parts()]
         expected = b"".join([one for one, _ in each])
