@@ -28,8 +28,9 @@ _TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
 # Topics for each audience, beyond some audiences, and subscriptions for each topic, from or up to
 # which topics are scattered.
 _SOME, _SHARED, _SUBSCRIBED = 64, 4, 4
-# Pieces of a tick from which on it waits for more, and the bytes of each that are enough.
-_PIECES, _PIECE_BYTES = 64, 4096
+# Pieces of a tick from which on, and up to which, it waits for more, and the bytes of each that are
+# enough. To route a read for more outboxes takes so long that they are not combined.
+_PIECES, _MOST_PIECES, _PIECE_BYTES = 64, 500, 4096
 
 
 class PassingMix(MixedTopics):
@@ -67,7 +68,7 @@ def _waits_for_more(router: Router) -> bool:
     That is so if each of many outboxes has a small piece, whose write costs more than all else.
     """
     pending = router.pending
-    if len(pending) < _PIECES or router.gate.shut or router.waiting:
+    if not _PIECES <= len(pending) <= _MOST_PIECES or router.gate.shut or router.waiting:
         return False
     nbytes = sum([len(delivery[1]) for receivers in pending for delivery in receivers.pending])
     return nbytes < _PIECE_BYTES * len(pending)

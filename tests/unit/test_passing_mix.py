@@ -136,6 +136,8 @@ class ChoiceTests(SynchronousTestCase):
         (group,) = topic.groups.values()
         router.add(group, b"x", 1, 0, topic)
         assert while_true()
+        with patch.object(passing_mix, "_MOST_PIECES", 0):
+            assert not while_true()
         router.gate.close()
         assert not while_true()
 
