@@ -23,7 +23,7 @@ from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.read_buffer import ReadBuffer
-from pubsub.wire.replies import Condition, ReplyQueue
+from pubsub.wire.replies import Condition, FailedReply, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Connection(StreamClient):
             self.send_reply(data)
 
     def reply_when_stored(
-        self, durability: Durability, data: bytes, failed: bytes, count: int = 1
+        self, durability: Durability, data: bytes, failed: FailedReply, count: int = 1
     ) -> None:
         """Send ``data`` when everything published so far is stored, or ``failed`` if it cannot be.
 
@@ -271,7 +271,9 @@ class Connection(StreamClient):
         else:
             store.when_written(reply.stored)
 
-    def reply_when(self, condition: Condition, data: bytes, failed: bytes, count: int = 1) -> None:
+    def reply_when(
+        self, condition: Condition, data: bytes, failed: FailedReply, count: int = 1
+    ) -> None:
         """Send ``data`` when ``condition`` holds, or ``failed``; see ``reply_when_stored``."""
         if self.replies is None:
             self.replies = ReplyQueue(self)

@@ -25,6 +25,8 @@ UNCONFIRMED = "unconfirmed"
 Condition: TypeAlias = Callable[[Callable[[str | None], None]], None]
 """Takes a call, and makes it once: with None when a reply can be sent, or with the reason why the
 requests have failed."""
+FailedReply: TypeAlias = bytes | Callable[[], bytes]
+"""The reply to requests that have failed, or a call that makes it, as few do."""
 
 
 def stored_in(store: IStore, durability: Durability) -> Condition:
@@ -111,14 +113,14 @@ class Reply:
     __slots__ = ("_count", "_failed", "_queue", "data", "nbytes", "ready")
 
     def __init__(
-        self, queue: ReplyQueue, data: bytes, failed: bytes | None = None, count: int = 1
+        self, queue: ReplyQueue, data: bytes, failed: FailedReply | None = None, count: int = 1
     ) -> None:
         self.data = data
         self.ready = failed is None
         self._queue = queue
         self._failed = failed
         self._count = count
-        self.nbytes = _REPLY_BYTES + len(data) + len(failed or b"")
+        self.nbytes = _REPLY_BYTES + len(data) + (len(failed) if isinstance(failed, bytes) else 0)
 
     def stored(self, done: bool) -> None:
         """See ``IStore.when_stored``."""
@@ -131,7 +133,8 @@ class Reply:
             return
         if failure is not None:
             connection.refuse(failure, self._count)
-            self.data = self._failed or b""
+            failed = self._failed or b""
+            self.data = failed if isinstance(failed, bytes) else failed()
         self.ready = True
         self._queue.send_ready()
 
@@ -150,7 +153,7 @@ class ReplyQueue:
         self._waiting_bytes = 0
         self._charge: TransportCharge | None = None
 
-    def add(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
+    def add(self, data: bytes, failed: FailedReply | None = None, count: int = 1) -> Reply:
         """Add a reply behind the others (see ``Reply``)."""
         reply = Reply(self, data, failed, count)
         self._replies.append(reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from struct import pack
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -13,6 +14,7 @@ from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, FAI
 if TYPE_CHECKING:
     from pubsub.broker.topics import Topic, Upstream
     from pubsub.protocols.rheos.codec import Codec
+    from pubsub.wire.replies import FailedReply
 
 
 _ACK = bytes((ACK_MAGIC,))
@@ -39,7 +41,7 @@ class Acks:
         self._codec = codec
         self._run_id = run_id
         self._replies: list[bytes] = []
-        self._failed: list[bytes] = []
+        self._failed: list[FailedReply] = []
         self._first = self._next = -1
         self._waits = False
         self.durability = Durability.NONE
@@ -75,18 +77,18 @@ class Acks:
         """Reply to ``count`` requests with FAILED."""
         self.add(self._codec.failed * count)
 
-    def take(self) -> tuple[bytes, bytes]:
+    def take(self) -> tuple[bytes, FailedReply]:
         """Return all replies, and the replies if the store fails."""
         if not self._replies:
             return self._acks()
         self._encode_acks()
-        return b"".join(self._replies), b"".join(self._failed)
+        return b"".join(self._replies), partial(_joined, self._failed)
 
     def _encode_acks(self) -> None:
         if self._next >= 0:
             self._append(*self._acks())
 
-    def _acks(self) -> tuple[bytes, bytes]:
+    def _acks(self) -> tuple[bytes, FailedReply]:
         count = self._next - self._first
         first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
@@ -94,11 +96,15 @@ class Acks:
         if not self._waits:
             return reply, reply
         # With the ids: the messages may be published nevertheless (rheos §3.2).
-        return reply, encode_acks(first, count, self._codec.checksum, FAILED)
+        return reply, partial(encode_acks, first, count, self._codec.checksum, FAILED)
 
-    def _append(self, reply: bytes, failed: bytes) -> None:
+    def _append(self, reply: bytes, failed: FailedReply) -> None:
         self._replies.append(reply)
         self._failed.append(failed)
+
+
+def _joined(parts: list[FailedReply]) -> bytes:
+    return b"".join([part if isinstance(part, bytes) else part() for part in parts])
 
 
 def encode_acks(first: bytes, count: int, checksum: bool, code: int = SUCCESS) -> bytes:
