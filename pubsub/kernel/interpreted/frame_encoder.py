@@ -33,14 +33,11 @@ class FrameEncoder:
 
     def encode(self, columns: Columns, variable: bytes = b"") -> tuple[bytes, int]:
         """Return the frames, and the number of messages that they hold."""
+        if columns.count == 1:
+            frame = self.frame(columns.indexes()[0], columns.payloads()[0], variable)
+            return (b"", 0) if frame is None else (frame, 1)
         if len(variable) != self._size:
             raise ValueError("the variable bytes have another length")
-        if columns.count == 1:
-            key = columns.indexes()[0], columns.nbytes
-            around = self._made.get(key) or self._around(key)
-            if around is None:
-                return b"", 0
-            return around[0] + variable + around[1] + columns.payloads()[0], 1
         payloads, index = columns.payloads(), columns.only_index()
         if index >= 0 and columns.smallest == columns.largest:
             around = self._around((index, columns.largest))
@@ -55,6 +52,14 @@ class FrameEncoder:
         parts: list[bytes] = [b""] * (2 * len(payloads))
         parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
         return b"".join(parts), len(payloads)
+
+    def frame(self, index: int, payload: bytes, variable: bytes) -> bytes | None:
+        """Return the frame of a message of ``index``; None if nothing fits."""
+        if len(variable) != self._size:
+            raise ValueError("the variable bytes have another length")
+        key = index, len(payload)
+        around = self._made.get(key) or self._around(key)
+        return None if around is None else around[0] + variable + around[1] + payload
 
     def encode_alike(self, payloads: list[bytes]) -> bytes:
         """Return the frames of payloads of index 0, if all are ``bytes`` of one size.
@@ -100,8 +105,9 @@ def encode_groups(
             links.setdefault(index, []).append((frames, one, variable))
     for index, payload in zip(columns.indexes(), columns.payloads(), strict=True):
         for frames, one, variable in links.get(index, ()):
-            frame, count = one.encode(Columns.one(payload), variable)
-            frames += [frame] * count
+            frame = one.frame(0, payload, variable)
+            if frame is not None:
+                frames.append(frame)
     return [(b"".join(frames), len(frames)) for frames in written]
 
 
