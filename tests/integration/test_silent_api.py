@@ -80,12 +80,24 @@ def test_ctrl_c_ends_the_command(name: str, tmp_path: Path) -> None:
             command.wait()
 
 
+@contextmanager
+def default_action(number: int) -> Iterator[None]:
+    """Let processes that are started meanwhile have the default action of a signal."""
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_replay_that_is_ended_leaves_no_file(number: int, tmp_path: Path) -> None:
     file = tmp_path / "messages"
     with silent_api("/v1/history") as (url, asked):
         arguments = ["replay", "x", "--output", str(file)]
-        command = subprocess.Popen([PUBSUB, *arguments], env=settings(url, tmp_path))
+        with default_action(number):
+            # A test run of nohup ignores SIGHUP, and so would the command.
+            command = subprocess.Popen([PUBSUB, *arguments], env=settings(url, tmp_path))
         try:
             assert asked.wait(SECONDS)
             assert file.exists()
