@@ -200,3 +200,11 @@ def kernel_of(twistd: Path) -> str:
 def _first_line(command: Sequence[str]) -> str:
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     return (result.stdout.splitlines() or ["unknown"])[0]
+
+
+def port_of(broker: Broker, protocol: str) -> int:
+    """Return the TCP port of a protocol of this broker. Raises BenchError."""
+    found = re.search(rf"\b{protocol} on tcp {re.escape(HOST)}:(\d+)", broker.output())
+    if found is None:
+        raise BenchError(f"the broker does not serve {protocol}")
+    return int(found[1])

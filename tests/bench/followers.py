@@ -26,7 +26,7 @@ from random import Random
 
 from pubsub.client import connect
 from tests.bench import BenchError
-from tests.bench.broker import HOST, Broker
+from tests.bench.broker import HOST, Broker, port_of
 from tests.bench.measure import no_collection
 from tests.bench.wires.cafe import PUBLISH, CafeWire, frame
 
@@ -75,7 +75,7 @@ class _Raw:
 
 
 async def _raw(stack: AsyncExitStack, broker: Broker) -> _Raw:
-    reader, writer = await asyncio.open_connection(HOST, _port(broker, "http"), limit=_READ_BYTES)
+    reader, writer = await asyncio.open_connection(HOST, port_of(broker, "http"), limit=_READ_BYTES)
     stack.callback(writer.close)
     return _Raw(reader, writer)
 
@@ -111,7 +111,7 @@ async def _following(
 async def _library(
     stack: AsyncExitStack, broker: Broker, topics: list[str], protocol: str
 ) -> Received:
-    client = connect(f"{protocol}://{HOST}:{_port(broker, protocol)}", client_id="reader")
+    client = connect(f"{protocol}://{HOST}:{port_of(broker, protocol)}", client_id="reader")
     await stack.enter_async_context(client)
     messages = await stack.enter_async_context(client.subscribe(*topics))
     number = 0
@@ -136,13 +136,6 @@ KINDS: dict[str, Callable[[AsyncExitStack, Broker, list[str]], Awaitable[Receive
     "library, spot": partial(_library, protocol="spot"),
     "library, http": partial(_library, protocol="http"),
 }
-
-
-def _port(broker: Broker, protocol: str) -> int:
-    found = re.search(rf"\b{protocol} on tcp {re.escape(HOST)}:(\d+)", broker.output())
-    if found is None:
-        raise BenchError(f"the broker does not serve {protocol}")
-    return int(found[1])
 
 
 class _Load:
@@ -185,7 +178,7 @@ async def measured(
             for received in each:
                 await received()
 
-        reader, writer = await asyncio.open_connection(HOST, _port(broker, "cafe"))
+        reader, writer = await asyncio.open_connection(HOST, port_of(broker, "cafe"))
         stack.callback(writer.close)
         writer.write(CafeWire().publisher_hello([1], "publisher"))
         await reader.read(_READ_BYTES)
@@ -203,7 +196,7 @@ async def published(
 ) -> tuple[float, float]:
     """Return the processor time of the broker, and here, for a published message, in ns."""
     names = [f"cafe/{number + 1}" for number in range(topics)]
-    async with connect(f"{protocol}://{HOST}:{_port(broker, protocol)}") as client:
+    async with connect(f"{protocol}://{HOST}:{port_of(broker, protocol)}") as client:
 
         async def publish(until: float) -> int:
             number = 0

@@ -2,7 +2,7 @@
 
 The benchmark interrupts a session, publishes and commits messages, and resumes the session. It
 measures the time from the handshake to the last message. Most messages come from the file, as only
-the newest are in memory.
+the newest are in memory. With ``--lines``, a subscriber over HTTP reads them as lines of JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.broker import Broker, twistd_broker
+from tests.bench.broker import HOST, Broker, port_of, twistd_broker
 from tests.bench.wires import WIRES
 from tests.bench.wires.rheos import ACK_SIZE, CREATE, PUBLISH, request
 
@@ -26,6 +26,8 @@ _CHANNEL, _TOPIC = 1, "cafe/1"
 # MESSAGE: a header, the channel, a timestamp.
 _MESSAGE_BYTES = _HEADER.size + 9
 _READ = 1024**2
+# Each message of JSON has this once.
+_ID = b'"message_id"'
 _BATCH = 1000
 
 
@@ -87,6 +89,23 @@ def _receive(sock: socket.socket, nbytes: int) -> None:
         nbytes -= got
 
 
+def _follow(broker: Broker, count: int) -> None:
+    request = (
+        f"GET /v1/topics/{_TOPIC.replace('/', '%2F')}/messages?follow=1&start=earliest HTTP/1.1\r\n"
+        "Host: localhost\r\n\r\n"
+    )
+    with socket.create_connection((HOST, port_of(broker, "http"))) as sock:
+        sock.sendall(request.encode())
+        last = b""
+        while count > 0:
+            data = sock.recv(_READ)
+            if not data:
+                raise SystemExit("the broker closed the connection")
+            # Of a name that is divided between two reads, no part is counted twice.
+            count -= (last[1 - len(_ID) :] + data).count(_ID)
+            last = data
+
+
 def main() -> None:
     """Print one line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.resume", description=__doc__)
@@ -98,12 +117,17 @@ def main() -> None:
         default=1,
         help="of which each sends one message in turn (default: 1, all of them)",
     )
+    parser.add_argument("--lines", action="store_true", help="read them over HTTP")
     options = parser.parse_args()
     count = options.messages // _BATCH * _BATCH
     os.sched_setaffinity(0, {1})
     twistd = Path(sys.executable).with_name("twistd")
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as directory:
-        store = [f"--store=log:{directory}/history", f"--listen=rheos=unix:{directory}/rheos"]
+        store = [
+            f"--store=log:{directory}/history",
+            f"--listen=rheos=unix:{directory}/rheos",
+            f"--admin-port=tcp:0:interface={HOST}",
+        ]
         with twistd_broker(twistd, WIRES["cafe"], store, 0) as broker:
             sock, session = _subscribe(broker, b"reader")
             # After a connection reset the session can be resumed.
@@ -114,9 +138,12 @@ def main() -> None:
             else:
                 _publish(broker, count, options.size)
             used, began = broker.cpu_seconds(), time.perf_counter()
-            sock, _ = _subscribe(broker, b"reader;resume=%016x" % session)
-            with sock:
-                _receive(sock, count * (_MESSAGE_BYTES + options.size))
+            if options.lines:
+                _follow(broker, count)
+            else:
+                sock, _ = _subscribe(broker, b"reader;resume=%016x" % session)
+                with sock:
+                    _receive(sock, count * (_MESSAGE_BYTES + options.size))
             took, used = time.perf_counter() - began, broker.cpu_seconds() - used
     print(
         f"{count} messages of {options.size} B, senders: {options.senders}, {took:.2f} s: "
