@@ -47,7 +47,7 @@ def test_frames_hold_the_payload_and_its_length(wire: Wire, payload: int) -> Non
         ("mqtt", b"\x30\x0d\0\x07bench/3"),
         ("nats", b"PUB bench.3 4\r\n"),
         ("resp", b"*3\r\n$7\r\nPUBLISH\r\n$7\r\nbench/3\r\n$4\r\n"),
-        ("zmq", b"\x01\x07bench/3\0\x04"),
+        ("zmq", b"\x01\x09bench/003\0\x04"),
     ],
 )
 def test_frames_of_publications(name: str, before: bytes) -> None:

@@ -21,7 +21,10 @@ def ready(kind: bytes) -> bytes:
 
 
 class ZmqWire:
-    """A topic is ``bench/<number>``, in a frame before that of the payload."""
+    """A topic is ``bench/<number>``, in a frame before that of the payload.
+
+    A subscription is a prefix, so all numbers have three digits.
+    """
 
     name = "zmq"
     max_payload = MAX_PAYLOAD
@@ -55,4 +58,4 @@ class ZmqWire:
 
 
 def _topic(number: int) -> bytes:
-    return b"bench/%d" % number
+    return b"bench/%03d" % number
