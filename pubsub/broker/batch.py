@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
+from typing import TypeVar
 from uuid import UUID
 
 from pubsub.broker.batch_rows import BatchRows
@@ -18,6 +20,7 @@ MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
 MAX_SENDER = 255
 """Bytes of a sender."""
+_Key = TypeVar("_Key", bound=Hashable)
 _MARKED = re.compile(b"\x01+")
 
 
@@ -82,6 +85,21 @@ def with_used(topics: tuple[str, ...], columns: Columns) -> tuple[tuple[str, ...
     return tuple([topics[index] for index in used]), columns.remap(places)
 
 
+def indexed_by(
+    columns: Columns, keys: Iterable[_Key], counts: Iterable[int] | None = None
+) -> tuple[Columns, list[_Key]]:
+    """Return the messages with an index for each of their ``keys``, and the distinct keys.
+
+    A key is that of as many messages as ``counts`` has in its place, or of one.
+    """
+    places: dict[_Key, int] = {}
+    indexes: Iterable[int] = [places.setdefault(key, len(places)) for key in keys]
+    if counts is not None:
+        indexes = chain.from_iterable(map(repeat, indexes, counts))
+    data, sizes, _ = columns.pack()
+    return Columns.unpack(data, sizes, array("I", indexes).tobytes()), list(places)
+
+
 @dataclass(slots=True)
 class Batch:
     """Messages that were published together, in the order of publishing.
@@ -94,8 +112,8 @@ class Batch:
     ``has_place`` is False if the messages are not in the history, and so have no offset: ``offset``
     is then that of the next message that is. ``unstored`` has the indexes of such messages if the
     others are stored (see ``partial_storage.py``). If messages of several publishers were read from
-    the history together, ``rows`` has their times, senders, numbers and offsets; they have no
-    headers.
+    the history together, or are written together for some of their subscribers, ``rows`` has their
+    times, senders, numbers and offsets; they have no headers.
     """
 
     topics: tuple[str, ...]

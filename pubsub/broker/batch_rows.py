@@ -1,8 +1,9 @@
-"""``BatchRows``: what differs between messages that were read from the history together.
+"""``BatchRows``: what differs between messages that are handled together.
 
 Clients that send single messages fill the history with small runs, each of which has a sender and a
 time of its own. To read and deliver each of them as a batch would take several µs. So small runs
-are read as one batch, which has a row for each of them.
+are read as one batch, which has a row for each of them. Messages of a read that only some
+subscribers get are a batch with rows, too (see ``row_routing.py``).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Topics, and subscriptions to them, at most: all of them are looked at in one tick.
 _TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
-# Topics for each audience, beyond some audiences, and subscriptions for each topic, from or up to
-# which topics are scattered.
+# Topics are scattered if they and _SOME more have more than an audience for each _SHARED of them,
+# and if each has at most _SUBSCRIBED subscriptions on average.
 _SOME, _SHARED, _SUBSCRIBED = 64, 4, 4
 # Pieces of a tick from which on, and up to which, it waits for more, and the bytes of each that are
 # enough. To route a read for more outboxes takes so long that they are not combined.

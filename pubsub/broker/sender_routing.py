@@ -6,10 +6,10 @@ have an index, and frames of their own: so the messages are encoded at once.
 
 from __future__ import annotations
 
-from array import array
 from copy import copy
 from typing import TYPE_CHECKING
 
+from pubsub.broker.batch import indexed_by
 from pubsub.broker.gathered_audience import add_groups, disjoint
 from pubsub.broker.row_routing import route_runs
 from pubsub.broker.senders import sender_of_each
@@ -45,11 +45,9 @@ def route_by_sender(
 
 def _paired(columns: Columns, senders: Senders) -> tuple[_Pairs, Columns]:
     """Return the indexes of topics and senders, and the messages with these indexes."""
-    pairs: _Pairs = {}
     found = zip(columns.indexes(), sender_of_each(senders), strict=True)
-    indexes = array("I", [pairs.setdefault(pair, len(pairs)) for pair in found])
-    data, sizes, _ = columns.pack()
-    return pairs, Columns.unpack(data, sizes, indexes.tobytes())
+    columns, pairs = indexed_by(columns, found)
+    return {pair: number for number, pair in enumerate(pairs)}, columns
 
 
 def _by_targets(batch: Batch, groups: Groups, pairs: _Pairs) -> ByTargets:

@@ -6,15 +6,17 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
-from pubsub.kernel import Columns, RowField, encode_rows
+from pubsub.broker.batch import indexed_by
+from pubsub.kernel import RowField, encode_rows
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.batch_rows import BatchRows
+    from pubsub.kernel import Columns
     from pubsub.kernel.interpreted import RowTemplate
 
 # The variant of a UUID (RFC 9562, section 4.1) in its last 64 bits.
@@ -78,17 +80,14 @@ def _rows_apart(
 
     Each index has a name that is all of ``_about``; None if that of the topic is None.
     """
-    places: dict[tuple[int, int, bytes], int] = {}
     each = zip(rows.indexes, rows.timestamps, rows.senders, strict=True)
-    indexes = [places.setdefault(one, len(places)) for one in each]
+    columns, keys = indexed_by(batch.columns, each, rows.counts)
     found: list[bytes | None] = []
-    for index, timestamp, sender in places:
+    for index, timestamp, sender in keys:
         name = names[index]
         about = None if name is None else _about(timestamp, name, batch.protocol, sender)
         found.append(None if about is None else b"".join(about))  # type: ignore[arg-type]
-    words = array("I", chain.from_iterable(map(repeat, indexes, rows.counts)))
-    data, sizes, _ = batch.columns.pack()
-    return Columns.unpack(data, sizes, words.tobytes()), found
+    return columns, found
 
 
 def _each(numbers: Sequence[int], counts: Sequence[int], more: int) -> bytes:

@@ -16,10 +16,10 @@ cdef struct Written:
     Py_ssize_t stamp_size
 
 
-cdef Py_ssize_t make_links(
-    list groups, Columns columns, Py_ssize_t *first, Py_ssize_t indexes, Link *links
+cdef int make_links(
+    list groups, Py_ssize_t *first, Py_ssize_t indexes, Link *links
 ) except -1:
-    """Link what ``groups`` have for each index below ``indexes``; return the number of links."""
+    """Link what ``groups`` have for each index below ``indexes``."""
     cdef Py_ssize_t number = 0, index, group
     cdef FrameEncoder one
     cdef dict encoders
@@ -36,7 +36,7 @@ cdef Py_ssize_t make_links(
                 links[number].next = first[index]
                 first[index] = number
                 number += 1
-    return number
+    return 0
 
 
 def encode_groups(list groups not None, Columns columns not None):
@@ -65,7 +65,7 @@ def encode_groups(list groups not None, Columns columns not None):
         written = <Written *>calloc(max(count, 1), sizeof(Written))
         if first == NULL or links == NULL or written == NULL:
             raise MemoryError
-        make_links(given, columns, first, indexes, links)
+        make_links(given, first, indexes, links)
         for i in range(count):
             written[i].stamp = PyBytes_AsString(given[i][1])
             written[i].stamp_size = PyBytes_Size(given[i][1])

@@ -81,8 +81,12 @@ def problems(connection: sqlite3.Connection) -> list[str]:
 
 def readable_rows(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
     """Return the sound rows of a damaged table, in the order of its key."""
+    return salvage(connection, _keyed(table))
+
+
+def _keyed(table: str) -> KeyedTable:
     columns = [(name, _KINDS[kind]) for name, kind in TABLES[table]]
-    return salvage(connection, KeyedTable(table, columns, _KEYS[table]))
+    return KeyedTable(table, columns, _KEYS.get(table, 0))
 
 
 def damaged_header(connection: sqlite3.Connection) -> list[str]:
@@ -117,7 +121,8 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
     found = []
     for table in TABLES:
         rows = connection.execute(f"SELECT * FROM {table}")
-        count = sum(not is_sound(table, row) for row in rows)
+        is_sound = _keyed(table).is_sound
+        count = sum(not is_sound(row) for row in rows)
         if count:
             found.append(f"the table {table} has {count} damaged rows")
     return found
@@ -129,8 +134,3 @@ def text_or_bytes(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data
-
-
-def is_sound(table: str, row: tuple[object, ...]) -> bool:
-    """Return whether the values of a row have the types of the table's columns."""
-    return [type(value) for value in row] == [_KINDS[kind] for _, kind in TABLES[table]]

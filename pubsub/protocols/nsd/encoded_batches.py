@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain
 from sys import maxsize
 from typing import TYPE_CHECKING, TypeAlias
 
-from pubsub.broker.batch import Batch
-from pubsub.kernel import Columns, RowField, encode_rows
+from pubsub.broker.batch import Batch, indexed_by
+from pubsub.kernel import RowField, encode_rows
 from pubsub.protocols.nsd.codec import NAME, messages, text
 
 if TYPE_CHECKING:
@@ -37,12 +37,8 @@ def encode_batch(batch: Batch) -> bytes:
 
 def _encode_joined(batch: Batch, rows: BatchRows) -> tuple[bytes, int] | None:
     """Return the messages, each with a comma, and their number; None if a body is not text."""
-    places: dict[bytes, int] = {}
-    indexes = [places.setdefault(sender, len(places)) for sender in rows.senders]
-    words = array("I", chain.from_iterable(map(repeat, indexes, rows.counts)))
-    data, sizes, _ = batch.columns.pack()
-    columns = Columns.unpack(data, sizes, words.tobytes())
-    names: list[bytes | None] = [text(sender.decode(errors="replace")) for sender in places]
+    columns, senders = indexed_by(batch.columns, rows.senders, rows.counts)
+    names: list[bytes | None] = [text(sender.decode(errors="replace")) for sender in senders]
     numbers = chain.from_iterable(map(_numbers, rows.offsets, rows.counts))
     row = _FROM, RowField.NAME, _WHEN, RowField.END, _BODY, RowField.TEXT, _END
     return encode_rows(columns, row, names, 0, ends=[b"%d" % number for number in numbers])

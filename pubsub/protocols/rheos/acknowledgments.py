@@ -41,7 +41,7 @@ class Acks:
         self._codec = codec
         self._run_id = run_id
         self._replies: list[bytes] = []
-        self._failed: list[FailedReply] = []
+        self._failed: list[bytes] = []
         self._first = self._next = -1
         self._waits = False
         self.durability = Durability.NONE
@@ -82,11 +82,13 @@ class Acks:
         if not self._replies:
             return self._acks()
         self._encode_acks()
-        return b"".join(self._replies), partial(_joined, self._failed)
+        return b"".join(self._replies), b"".join(self._failed)
 
     def _encode_acks(self) -> None:
         if self._next >= 0:
-            self._append(*self._acks())
+            reply, failed = self._acks()
+            # Of many runs, calls would take more memory than what they return.
+            self._append(reply, failed if isinstance(failed, bytes) else failed())
 
     def _acks(self) -> tuple[bytes, FailedReply]:
         count = self._next - self._first
@@ -98,13 +100,9 @@ class Acks:
         # With the ids: the messages may be published nevertheless (rheos §3.2).
         return reply, partial(encode_acks, first, count, self._codec.checksum, FAILED)
 
-    def _append(self, reply: bytes, failed: FailedReply) -> None:
+    def _append(self, reply: bytes, failed: bytes) -> None:
         self._replies.append(reply)
         self._failed.append(failed)
-
-
-def _joined(parts: list[FailedReply]) -> bytes:
-    return b"".join([part if isinstance(part, bytes) else part() for part in parts])
 
 
 def encode_acks(first: bytes, count: int, checksum: bool, code: int = SUCCESS) -> bytes:
