@@ -11,6 +11,7 @@ from pubsub.broker.combination_cache import (
     CombinationCache,
     PastCombinations,
 )
+from pubsub.broker.gathering import MOST_BYTES
 from pubsub.broker.mixed_topics import is_hosted
 from pubsub.broker.passing_mix import PassingMix, are_scattered, lasting_mix, passing_mix
 from pubsub.broker.wide_mix import WideMix, WideRead
@@ -39,6 +40,14 @@ class RoutedListener(Protocol):
     router: Router
     slices: Slices
     topics: TopicRegistry
+
+
+class ReadPublisher(Protocol):
+    """The ``Publisher`` of a read."""
+
+    def publish_mixed_soon(
+        self, topics: Sequence[Topic], columns: Columns, sender: bytes | None = None
+    ) -> bool: ...
 
 
 class AddressMixes:
@@ -91,6 +100,18 @@ class AddressMixes:
             self._known.discard(key)
             return None
         return lasting_mix(self._router, mix), columns.remap(indexes)
+
+    def publish_soon(
+        self, columns: Columns, publisher: ReadPublisher, sender: bytes | None = None
+    ) -> bool:
+        """Publish a small read with those of other clients (see ``Publisher.publish_soon``).
+
+        Returns False if that cannot be; then nothing has been published.
+        """
+        if columns.nbytes > MOST_BYTES:
+            return False
+        topics = self._topics_of(tuple(columns.addresses))
+        return topics is not None and publisher.publish_mixed_soon(topics, columns, sender)
 
     def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
         topics = self._topics_of(addresses)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
-from pubsub.broker.gathering import Gathering
+from pubsub.broker.gathering import MOST_BYTES, Gathering
 from pubsub.broker.partial_storage import append_stored, let_pass
 from pubsub.broker.passing_mix import (
     PassingMix,
@@ -144,7 +144,7 @@ class Dispatcher:
         """
         if self._router.gathered is not None:
             self._router.gathered()
-        self._router.gathers = False
+        self._router.gathers = columns.nbytes <= MOST_BYTES
         own, senders = (sender, None) if isinstance(sender, bytes) else (b"", sender)
         batch = self._batch(mix.names, columns, own, protocol, headers)
         if self._topics.expire:

@@ -35,8 +35,9 @@ class GatheredAudience(Targets[Recipient]):
 
     __slots__ = ("pending",)
 
-    def __init__(self, targets: Iterable[Recipient]) -> None:
+    def __init__(self, targets: tuple[Recipient, ...]) -> None:
         super().__init__(targets)
+        self._targets = targets
         self.pending: list[QueuedDelivery] = []
 
 

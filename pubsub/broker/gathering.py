@@ -1,8 +1,8 @@
 """``Gathering``: small reads of several publishers, published together.
 
-Where clients send single messages, a tick brings many reads of one message. Each would be stored,
-encoded and routed on its own, most of which costs the same for any number of messages. So these
-messages are gathered, and are published at the end of the tick, as if they had arrived then.
+Where clients send a message at a time, or a few, a tick brings many small reads. Each would be
+stored, encoded and routed on its own, most of which costs the same for any number of messages. So
+these messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
 The first read of a tick is published at once, as many ticks have no other, unless several were
 gathered in the tick before. Then reads that come while those of the tick are handled belong to it,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns, Senders
 
-MOST_BYTES = 1024
+MOST_BYTES = 4096
 """Bytes of the largest read that is gathered (see ``ColumnQueue``)."""
-# Reads that are gathered: together as much as one read can have.
-_MOST_READS = 128
+# Bytes that are gathered: at most about a thousand messages, which may have as many topics.
+_TOGETHER = 64 * 1024
 # Gathered reads of a tick from which on the first of the next tick is gathered, too.
 _SEVERAL = 3
 
@@ -68,7 +68,7 @@ class Gathering:
         self._durability: Durability | None = None
         self._several = False
         self.look_again: Callable[[Callable[[], bool]], object] = _look_no_more
-        self.queue = ColumnQueue(MOST_BYTES, _MOST_READS)
+        self.queue = ColumnQueue(MOST_BYTES, _TOGETHER)
         self.is_open = False
         self.topic: Topic | None = None
         self.permitted: View | None = None
@@ -109,6 +109,17 @@ class Gathering:
             and topic.upstream is None
             and not topic.blockers
         )
+
+    def may_take_all(self, topics: Sequence[Topic]) -> bool:
+        """Do as ``may_take`` for each of ``topics``."""
+        durability = self._durability
+        for topic in topics:
+            # As in `may_take`, without a call for each.
+            if topic.durability is not durability or topic.blockers:
+                return False
+            if not topic.hosted or topic.upstream is not None:
+                return False
+        return True
 
     def publish(self) -> None:
         """Publish what was gathered."""

@@ -221,6 +221,26 @@ class Publisher(PublisherTally):
             self.link(topic)
         return gathering.queue.put(columns, sender, protocol, self)
 
+    def publish_mixed_soon(
+        self, topics: Sequence[Topic], columns: Columns, sender: bytes | None = None
+    ) -> bool:
+        """Do as ``publish_soon``, for messages of several ``topics``, of which they have indexes.
+
+        Returns False, and raises nothing, also if the client may not publish to all of them.
+        """
+        if sender is None:
+            sender = self.sender
+        if not self._gathers or len(sender) > MAX_SENDER:
+            return False
+        gathering, protocol = self._dispatcher.gathering, self._rules.protocol
+        if not gathering.is_open and not gathering.begin(topics[0], protocol):
+            return False
+        if not self.access.may_publish_all(tuple([topic.name for topic in topics]), False):
+            return False
+        if not gathering.may_take_all(topics):
+            return False
+        return gathering.queue.put_mixed(columns, tuple(topics), sender, protocol, self)
+
     def publish_alike(self, heads: HeadTable, data: bytes) -> bool:
         """Publish a lone message as ``publish_soon`` does, if nothing of it has to be looked at.
 

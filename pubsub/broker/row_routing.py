@@ -61,6 +61,8 @@ class RowRouting:
 
     def route(self, router: Router) -> None:
         """Route the messages to the outboxes of ``router``."""
+        if not self._groups:
+            return
         topics, batch, found = self._topics, self._batch, self._found
         if found is None:
             route_runs(router, topics, batch, self._senders, self._groups)

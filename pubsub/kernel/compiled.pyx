@@ -1274,11 +1274,12 @@ cdef class HeadTable:
             or entry.length + size + entry.after_length != length
         ):
             return False
-        if not queue.make_room(1, size, tally.source_sender, tally.source_protocol, tally.other):
+        if not queue.make_room(1, size, tally.source_protocol):
             return False
         length = queue.columns.nbytes
         memcpy(queue.payloads + length, p + entry.length, size)
-        queue.columns.append(length, size, queue.place)
+        number = queue.begin_run(tally.other, tally.source_sender, 1)
+        queue.columns.append(length, size, number)
         tally.add_linked(1, size)
         return True
 
@@ -1346,24 +1347,26 @@ cdef class ColumnQueue:
     """See ``interpreted.ColumnQueue``."""
 
     cdef Py_ssize_t small
-    cdef Py_ssize_t most
+    cdef Py_ssize_t total
     # The payloads, which become the data of `columns` at the end, and the messages of each sender.
     cdef uint8_t *payloads
     cdef uint32_t *counts
     cdef Columns columns
     cdef list senders
+    # Columns that were put.
+    cdef Py_ssize_t parts
     # Indexes by topic, and the last topic with its index.
     cdef dict places
     cdef Tally topic
     cdef int place
     cdef str protocol
 
-    def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
-        if small < 0 or most < 0 or small > MAX_DATA or most > MAX_DATA // max(small, 4):
+    def __cinit__(self, Py_ssize_t small, Py_ssize_t total):
+        if not 0 <= small <= MAX_DATA or not 0 <= total <= MAX_DATA:
             raise ValueError("the queue is too large")
-        self.small, self.most = small, most
-        self.payloads = <uint8_t *>malloc(max(small * most, 1))
-        self.counts = <uint32_t *>malloc(max(most, 1) * sizeof(uint32_t))
+        self.small, self.total = small, total
+        self.payloads = <uint8_t *>malloc(total + 1)
+        self.counts = <uint32_t *>malloc((total // MESSAGE_BYTES + 1) * sizeof(uint32_t))
         if self.payloads == NULL or self.counts == NULL:
             raise MemoryError
         self.begin()
@@ -1373,10 +1376,11 @@ cdef class ColumnQueue:
         free(self.counts)
 
     def __len__(self):
-        return len(self.senders)
+        return self.parts
 
     cdef int begin(self) except -1:
         self.columns, self.senders, self.places = Columns.__new__(Columns), [], {}
+        self.parts = 0
         self.protocol = self.topic = None
         return 0
 
@@ -1384,28 +1388,31 @@ cdef class ColumnQueue:
         """See ``interpreted.ColumnQueue.open``."""
         self.protocol = protocol
 
-    cdef bint make_room(
-        self, Py_ssize_t count, Py_ssize_t nbytes, bytes sender, str protocol, Tally topic
-    ) except -1:
-        """Return whether the messages are accepted; then there is room, and ``place`` is theirs."""
-        cdef Py_ssize_t at = len(self.senders)
+    cdef bint make_room(self, Py_ssize_t count, Py_ssize_t nbytes, str protocol) except -1:
+        """Return whether the messages are accepted; then there is room for them."""
+        nbytes += MESSAGE_BYTES * count
         if (
             protocol is not self.protocol
-            or nbytes + MESSAGE_BYTES * count > self.small
+            or nbytes > self.small
             or not count
-            or at >= self.most
+            or nbytes + self.columns.nbytes + MESSAGE_BYTES * self.columns.count > self.total
         ):
             return False
         if self.columns.count + count > self.columns.room:
             self.columns.reserve(2 * (self.columns.count + count))
+        self.parts += 1
+        return True
+
+    cdef int begin_run(self, Tally topic, bytes sender, Py_ssize_t count) except -1:
+        """Note messages of a sender and a topic; return the index of the topic."""
+        self.counts[len(self.senders)] = <uint32_t>count
+        self.senders.append(sender)
         if topic is not self.topic:
             found = self.places.get(topic)
             if found is None:
                 found = self.places[topic] = len(self.places)
             self.topic, self.place = topic, found
-        self.senders.append(sender)
-        self.counts[at] = <uint32_t>count
-        return True
+        return self.place
 
     def put(
         self,
@@ -1416,16 +1423,51 @@ cdef class ColumnQueue:
     ):
         """See ``interpreted.ColumnQueue.put``."""
         cdef Py_ssize_t i, size, at = self.columns.nbytes
-        if not self.make_room(columns.count, columns.nbytes, sender, protocol, tally.other):
+        cdef int place
+        if not self.make_room(columns.count, columns.nbytes, protocol):
             return False
         columns.write(self.payloads + at)
+        place = self.begin_run(tally.other, sender, columns.count)
         for i in range(columns.count):
             size = columns.messages[i].size
-            self.columns.append(at, size, self.place)
+            self.columns.append(at, size, place)
             at += size
         tally.add_linked(columns.count, columns.nbytes)
         tally.source, tally.source_address = columns.source, columns.source_address
         tally.source_sender, tally.source_protocol = sender, protocol
+        return True
+
+    def put_mixed(
+        self,
+        Columns columns not None,
+        tuple topics not None,
+        bytes sender not None,
+        str protocol not None,
+        LinkedTally tally not None,
+    ):
+        """See ``interpreted.ColumnQueue.put_mixed``."""
+        cdef Py_ssize_t i, size, at = self.columns.nbytes
+        cdef int place = 0
+        cdef Tally topic
+        for topic in topics:
+            if topic is None:
+                raise TypeError("a topic is None")
+        for i in range(columns.count):
+            if columns.messages[i].index >= <uint32_t>len(topics):
+                raise IndexError("a message has no topic")
+        if not self.make_room(columns.count, columns.nbytes, protocol):
+            return False
+        columns.write(self.payloads + at)
+        for i in range(columns.count):
+            topic, size = topics[columns.messages[i].index], columns.messages[i].size
+            if i == 0 or topic is not self.topic:
+                place = self.begin_run(topic, sender, 0)
+            self.counts[len(self.senders) - 1] += 1
+            self.columns.append(at, size, place)
+            topic.messages += 1
+            topic.nbytes += size
+            at += size
+        tally.count(columns)
         return True
 
     def take(self):

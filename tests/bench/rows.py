@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from tests.bench.plan import KIB, MIB
 
 LIVE_BATCH = 1000
+# In a batch of a program that publishes as things happen.
+FEW = 3
 # Batches of topics in random order, so that no read has the topics of one before.
 PARTS = 64
 # Messages in a batch of stored messages, as a client that does not wait for each acknowledgment
@@ -84,6 +86,16 @@ def live_rows() -> Iterator[Row]:
         "200 subscribers of a topic each, at random, 16 to 256 B",
         [drawn],
         [(0, frozenset({n})) for n in range(200)],
+        parts=PARTS,
+    )
+    few = [
+        [(5 * n + mixed.randrange(5), mixed.randint(16, 256)) for _ in range(PARTS * FEW)]
+        for n in range(20)
+    ]
+    yield Row(
+        "20 pairs, 3 messages of 5 topics at a time, 16 to 256 B",
+        few,
+        [(n, frozenset(range(5 * n, 5 * n + 5))) for n in range(20)],
         parts=PARTS,
     )
     five = frozenset(range(5))

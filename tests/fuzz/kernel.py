@@ -235,14 +235,15 @@ class Round:
         What the queues take is packed as a run of several senders.
         """
         random, protocol = self.random, "cafe"
-        small, most, other = random.choice((100, 1000)), random.randrange(5), random.randbytes(3)
+        small, other = random.choice((100, 1000)), random.randbytes(3)
+        total = random.choice((0, 70, 500, 5000))
         frames = [self.wire.frame() + random.choice((b"", b"", b"1")) for _ in range(3)]
         found = []
         for form, table, own in (
             (self.forms.one, self.table.one, columns.one),
             (self.forms.other, self.table.other, columns.other),
         ):
-            queue, tallies = form.ColumnQueue(small, most), []
+            queue, tallies = form.ColumnQueue(small, total), []
             for topic in (form.Tally(), form.Tally()):
                 tallies.append(form.LinkedTally(form.Tally()))
                 tallies[-1].link(topic)
@@ -251,11 +252,15 @@ class Round:
             for turn, frame in enumerate(frames):
                 for part in (own, form.Columns.gather([other, b""]), table.scan(frame)):
                     put.append(queue.put(part, other, protocol, tallies[turn % 2]))
+                    topics = tuple(tally.total for tally in tallies)[: turn + 1]
+                    put.append(
+                        _outcome(queue.put_mixed, (part, topics, other, protocol, tallies[1]))
+                    )
                     put += [
                         table.put_alike(one, queue, tally) for one in frames for tally in tallies
                     ]
             taken, senders, topics = queue.take()
-            named = ("t", "u")[: max(len(topics), 1)]
+            named = ("t", "u", "v", "w")[: max(len(topics), 1)]
             run = form.run_record(taken, 7, 2, 3, named, 4, senders, protocol, None, 5)
             names: dict[bytes, int] = {}
             totals: dict[str, tuple[int, int]] = {}

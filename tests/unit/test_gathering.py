@@ -196,7 +196,8 @@ class GatherTests(GatheringCase):
                 self.b.publish(self.topic, Columns.of([b"%d" % number]))
         self.turn()
         assert b"".join(bob.writes).split() == [b"first", *(b"%d" % n for n in range(1000))]
-        assert max(self.store.appended) == 128
+        # 64 KiB, of which each takes 64 bytes and those of its payload.
+        assert max(self.store.appended) == 979
         assert [one[2] for one in self.stored()] == list(range(1001))
 
     def test_the_first_message_after_a_tick_of_several(self) -> None:
@@ -254,9 +255,12 @@ class OrderTests(GatheringCase):
         mix = self.router.mix((self.topic, other))
         self.first()
         self.soon(self.b, b"1")
-        assert self.b.publish_mixed(mix, Columns.of([b"2", b"3"], [0, 1])) is not None
+        large = Columns.of([b"2", bytes(4096)], [0, 1])
+        assert self.b.publish_mixed(mix, large) is not None
         assert not self.soon(self.b, b"4")
         assert self.stored()[1][4] == [b"1"]
+        assert self.b.publish_mixed(mix, Columns.of([b"5", b"6"], [0, 1])) is not None
+        assert self.soon(self.b, b"7"), "it may be the first of many small ones"
 
     def test_before_subscriptions_change(self) -> None:
         self.first()
@@ -301,12 +305,12 @@ class RefusalTests(GatheringCase):
 
     def test_a_large_message(self) -> None:
         self.first()
-        assert not self.soon(self.b, bytes(961))
-        assert not self.soon(self.b, bytes(1025))
-        assert self.soon(self.b, bytes(960))
-        assert not self.soon(self.b, bytes(961))
-        assert self.soon(self.b, *[b""] * 16)
-        assert not self.soon(self.b, *[b""] * 17)
+        assert not self.soon(self.b, bytes(4033))
+        assert not self.soon(self.b, bytes(4097))
+        assert self.soon(self.b, bytes(4032))
+        assert not self.soon(self.b, bytes(4033))
+        assert self.soon(self.b, *[b""] * 64)
+        assert not self.soon(self.b, *[b""] * 65)
 
     def test_messages_after_a_refused_one(self) -> None:
         self.store.failing = True

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.batch import Page
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
@@ -30,7 +31,13 @@ ACTIONS = st.one_of(
         st.integers(0, SUBSCRIBERS - 1),
         st.sampled_from(TOPICS),
     ),
-    st.sampled_from(["mixed", "turn", "turn"]),
+    st.tuples(
+        st.just("mixed"),
+        st.sampled_from("abc"),
+        # Also more than are gathered.
+        st.lists(st.sampled_from(TOPICS), min_size=2, max_size=5) | st.just(list(TOPICS) * 22),
+    ),
+    st.sampled_from(["turn", "turn"]),
 )
 
 
@@ -63,23 +70,34 @@ class EveryOrderTests(SynchronousTestCase):
             return
         publisher.publish(topic, columns)
 
+    def publish_mixed(self, publisher: Publisher, names: list[str], payloads: list[bytes]) -> None:
+        """Publish messages of several topics as protocols do."""
+        mix = self.router.mix(self.topics.values())
+        columns = Columns.of(payloads, [mix.names.index(name) for name in names])
+        if self.router.gathers and publisher.publish_mixed_soon(mix.topics, columns):
+            return
+        assert publisher.publish_mixed(mix, columns) is not None
+
     def note(self, topic: str, sender: bytes, payloads: list[bytes]) -> None:
         self.sent += [(topic, sender, payload) for payload in payloads]
         for outbox, expected in zip(self.outboxes, self.expected, strict=True):
             if self.topics[topic] in outbox.subscriptions:
                 expected += payloads
 
-    def act(self, number: int, action: Any, encodings: dict[str, Encoding]) -> None:
+    def act(self, number: int, action: Any, with_lines: set[int]) -> None:
         if action == "turn":
             self.clock.advance(0)
-        elif action == "mixed":
-            mix = self.router.mix(self.topics.values())
-            payload = b"%d.0;" % number
-            self.publishers["a"].publish_mixed(mix, Columns.of([payload], [mix.names.index("u")]))
-            self.note("u", b"a", [payload])
+        elif action[0] == "mixed":
+            _, name, topics = action
+            payloads = [b"%d.%d;" % (number, one) for one in range(len(topics))]
+            self.publish_mixed(self.publishers[name], topics, payloads)
+            for topic, payload in zip(topics, payloads, strict=True):
+                self.note(topic, name.encode(), [payload])
         elif action[0] == "subscribe":
-            topic = action[2]
-            self.router.subscribe(self.outboxes[action[1]], self.topics[topic], encodings[topic])
+            _, place, topic = action
+            lines = place in with_lines
+            encoding: Encoding = Lines() if lines else MessageEncoding(CHANNELS[topic])
+            self.router.subscribe(self.outboxes[place], self.topics[topic], encoding)
         elif action[0] == "unsubscribe":
             self.router.unsubscribe(self.outboxes[action[1]], self.topics[action[2]])
         else:
@@ -88,26 +106,28 @@ class EveryOrderTests(SynchronousTestCase):
             self.publish(self.publishers[name], self.topics[topic], payloads)
             self.note(topic, name.encode(), payloads)
 
-    @given(st.lists(ACTIONS, max_size=60), st.sampled_from(["", "u", TOPICS]))
-    def test_it_is_as_if_nothing_was_gathered(
-        self, actions: list[Any], depend_on_sender: str
-    ) -> None:
-        self.setUp()
-        encodings: dict[str, Encoding] = {
-            topic: Lines() if topic in depend_on_sender else MessageEncoding(channel)
-            for topic, channel in CHANNELS.items()
-        }
-        for number, action in enumerate(actions):
-            self.act(number, action, encodings)
-        self.clock.advance(0)
-        page = self.successResultOf(self.store.read(0, None, 2**20))
-        stored = [
+    def shown(self, page: Page) -> list[tuple[str, bytes, bytes]]:
+        """Return topic, sender and payload of each message of a page."""
+        return [
             (run.topic, run.sender, payload)
             for batch in page.batches
             for _, run in batch.runs()
             for payload in run.payloads()
         ]
-        assert stored == self.sent
+
+    @given(st.lists(ACTIONS, max_size=60), st.sets(st.integers(0, SUBSCRIBERS - 1)))
+    def test_it_is_as_if_nothing_was_gathered(
+        self, actions: list[Any], with_lines: set[int]
+    ) -> None:
+        """Subscribers ``with_lines`` get frames that depend on the sender."""
+        self.setUp()
+        for number, action in enumerate(actions):
+            self.act(number, action, with_lines)
+        self.clock.advance(0)
+        page = self.successResultOf(self.store.read(0, None, 2**20))
+        assert self.shown(page) == self.sent
+        joined = self.successResultOf(self.store.read(0, None, 2**20, joined=True))
+        assert self.shown(joined) == self.sent
         numbers = [batch.sequence for batch in page.batches]
         assert numbers == [batch.offset for batch in page.batches]
         for transport, expected in zip(self.transports, self.expected, strict=True):

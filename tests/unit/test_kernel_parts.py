@@ -71,7 +71,7 @@ class TestParts:
     def test_a_queue_joins_what_it_takes(self, kernel: Any) -> None:
         scattered = kernel.Columns.gather([b"x", b"", b"yz"])
         last = kernel.Columns.of([b"1", b"22"], [3, 4]).slice(1, 2)
-        queue, tally = kernel.ColumnQueue(300, 3), kernel.LinkedTally(kernel.Tally())
+        queue, tally = kernel.ColumnQueue(300, 1000), kernel.LinkedTally(kernel.Tally())
         topics = tally.total, kernel.Tally()
         queue.open("cafe")
         for place, columns in enumerate((kernel.Columns.equal(b"aabb", 2, 2), scattered, last)):
@@ -86,7 +86,7 @@ class TestParts:
         assert scattered.payloads() == [b"x", b"", b"yz"]
 
     def test_a_queue_takes_small_columns_of_one_protocol(self, kernel: Any) -> None:
-        queue, one, large = kernel.ColumnQueue(67, 2), *map(kernel.Columns.one, (b"abc", b"abcd"))
+        queue, one, large = kernel.ColumnQueue(67, 140), *map(kernel.Columns.one, (b"abc", b"abcd"))
         tally, total, topic = kernel.LinkedTally(total := kernel.Tally()), total, kernel.Tally()
         tally.link(topic)
         assert not queue.put(one, b"me", "cafe", tally)
@@ -106,6 +106,45 @@ class TestParts:
         assert len(queue) == 0
         assert queue.take() == (kernel.Columns.of([]), (b"", ()), ())
         assert not queue.put(one, b"me", "cafe", tally)
+
+    def test_a_queue_takes_columns_of_several_topics(self, kernel: Any) -> None:
+        queue, total = kernel.ColumnQueue(4 * 66, 500), kernel.Tally()
+        tally, other = kernel.LinkedTally(total), kernel.LinkedTally(total)
+        topics = t, _, v = tuple(kernel.Tally() for _ in range(3))
+        other.link(v)
+        queue.open("cafe")
+        mixed = kernel.Columns.of([b"1", b"22", b"", b"333"], [1, 0, 2, 2]).slice(1, 4)
+        assert queue.put(kernel.Columns.one(b"x"), b"you", "cafe", other)
+        assert queue.put_mixed(mixed, topics, b"me", "cafe", tally)
+        assert queue.put(kernel.Columns.one(b"y"), b"you", "cafe", other)
+        assert [(one.messages, one.nbytes) for one in topics] == [(1, 2), (0, 0), (4, 5)]
+        assert (tally.messages, tally.nbytes) == (3, 5)
+        assert (total.messages, total.nbytes) == (5, 7)
+        assert len(queue) == 3
+        taken, senders, taken_topics = queue.take()
+        payloads = [b"x", b"22", b"", b"333", b"y"]
+        assert described(taken) == described(kernel.Columns.of(payloads, [0, 1, 0, 0, 0]))
+        assert taken_topics == (v, t)
+        assert senders == (array("I", [1, 1, 2, 1]).tobytes(), (b"you", b"me", b"me", b"you"))
+
+    def test_a_queue_refuses_columns_of_several_topics(self, kernel: Any) -> None:
+        queue, tally = kernel.ColumnQueue(140, 200), kernel.LinkedTally(kernel.Tally())
+        topics = kernel.Tally(), kernel.Tally()
+        mixed = kernel.Columns.of([b"a", b"b"], [1, 0])
+        assert not queue.put_mixed(mixed, topics, b"me", "cafe", tally), "it is closed"
+        queue.open("cafe")
+        large = kernel.Columns.of([b"a", bytes(12)], [1, 0])
+        assert not queue.put_mixed(large, topics, b"me", "cafe", tally)
+        assert not queue.put_mixed(mixed, topics, b"me", "fast", tally)
+        with pytest.raises(IndexError):
+            queue.put_mixed(mixed, topics[:1], b"me", "cafe", tally)
+        with pytest.raises(IndexError):
+            queue.put_mixed(mixed, (), b"me", "cafe", tally)
+        assert queue.put_mixed(mixed, topics, b"me", "cafe", tally)
+        assert not queue.put_mixed(mixed, topics, b"me", "cafe", tally), "it is full"
+        assert (tally.messages, topics[0].messages, topics[1].messages) == (2, 1, 1)
+        assert len(queue) == 1
+        assert queue.take()[0].payloads() == [b"a", b"b"]
 
     def test_a_table_puts_a_message_of_the_same_address(self, kernel: Any) -> None:
         table, queue, tally, topic = alike(kernel)
@@ -210,7 +249,7 @@ def alike(kernel: Any) -> tuple[Any, Any, Any, Any]:
         return Head(data[at : at + 1] + b"\0", (LengthField(1, 1),), 99), addresses[data[at]]
 
     table = kernel.HeadTable(learn)
-    queue, tally = kernel.ColumnQueue(130, 4), kernel.LinkedTally(kernel.Tally())
+    queue, tally = kernel.ColumnQueue(130, 4 * 66), kernel.LinkedTally(kernel.Tally())
     topic = kernel.Tally()
     tally.link(topic)
     queue.open("cafe")
@@ -225,7 +264,7 @@ def alike(kernel: Any) -> tuple[Any, Any, Any, Any]:
 def test_wrong_columns_are_refused(wrong: Any) -> None:
     kernel: Any = FORMS[-1]
     one = kernel.Columns.one(b"a")
-    queue = kernel.ColumnQueue(67, 2)
+    queue = kernel.ColumnQueue(67, 140)
     tally = kernel.LinkedTally(kernel.Tally())
     queue.open("cafe")
     for put in (
@@ -235,8 +274,11 @@ def test_wrong_columns_are_refused(wrong: Any) -> None:
     ):
         with pytest.raises(TypeError):
             queue.put(*put)
+    for topics in ((wrong,), [tally], None):
+        with pytest.raises(TypeError):
+            queue.put_mixed(one, topics, b"me", "cafe", tally)
     with pytest.raises(ValueError, match="too large"):
-        kernel.ColumnQueue(2**20, 2**20)
+        kernel.ColumnQueue(1, 2**31)
     names = (b"me",)
     counts = array("I", [1]).tobytes()
     for sender in (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from itertools import repeat
+from collections.abc import Iterable
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING
 
 from pubsub.kernel.interpreted.columns import Columns
@@ -16,19 +17,26 @@ _MESSAGE_BYTES = 64
 
 
 class ColumnQueue:
-    """At most ``most`` columns of at most ``small`` bytes each, of one protocol.
+    """Columns of at most ``small`` bytes each, and ``total`` together, of one protocol.
 
-    Each is of one topic. A message has the bytes of its payload, and 64 more.
+    A message has the bytes of its payload, and 64 more.
     """
 
-    __slots__ = ("_most", "_parts", "_places", "_protocol", "_senders", "_small")
+    __slots__ = (
+        "_indexes", "_left", "_parts", "_places", "_protocol", "_senders", "_small", "_total",
+    )  # fmt: skip
 
-    def __init__(self, small: int, most: int) -> None:
-        self._small, self._most = small, most
-        self._parts: list[tuple[int, Columns]] = []
-        self._senders: list[bytes] = []
-        self._places: dict[Tally, int] = {}
+    def __init__(self, small: int, total: int) -> None:
+        self._small, self._total = small, total
         self._protocol: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._left = self._total
+        self._parts: list[Columns] = []
+        self._indexes: list[int] = []
+        self._senders: list[tuple[bytes, int]] = []
+        self._places: dict[Tally, int] = {}
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -37,6 +45,24 @@ class ColumnQueue:
         """Have ``put`` accept columns of ``protocol`` until ``take``."""
         self._protocol = protocol
 
+    def _add(self, columns: Columns, topics: Iterable[Tally], sender: bytes, protocol: str) -> bool:
+        """Add columns, whose messages have these ``topics``; False if they are not accepted."""
+        nbytes = columns.nbytes + _MESSAGE_BYTES * columns.count
+        if (
+            protocol is not self._protocol
+            or not columns.count
+            or nbytes > min(self._small, self._left)
+        ):
+            return False
+        self._left -= nbytes
+        for topic, run in groupby(topics):
+            place = self._places.setdefault(topic, len(self._places))
+            count = len(list(run))
+            self._indexes += [place] * count
+            self._senders.append((sender, count))
+        self._parts.append(columns)
+        return True
+
     def put(self, columns: Columns, sender: bytes, protocol: str, tally: LinkedTally) -> bool:
         """Add columns, and count them in ``tally`` as ``LinkedTally.count_linked`` does.
 
@@ -44,29 +70,43 @@ class ColumnQueue:
         are empty or too large, or if the queue is full or not open for them. ``protocol`` is the
         same object as that of ``open``.
         """
-        if (
-            protocol is not self._protocol
-            or columns.nbytes + _MESSAGE_BYTES * columns.count > self._small
-            or not columns.count
-            or len(self._parts) >= self._most
-        ):
+        if not self._add(columns, repeat(tally.other, columns.count), sender, protocol):
             return False
-        self._parts.append((self._places.setdefault(tally.other, len(self._places)), columns))
-        self._senders.append(sender)
         tally.count_linked(columns)
         tally.source = columns.source and (*columns.source, sender, protocol)
+        return True
+
+    def put_mixed(
+        self,
+        columns: Columns,
+        topics: tuple[Tally, ...],
+        sender: bytes,
+        protocol: str,
+        tally: LinkedTally,
+    ) -> bool:
+        """Do as ``put``, for columns of several ``topics``, of which they have the indexes.
+
+        They are counted in their topics, and in ``tally`` as ``LinkedTally.count`` does. Raises
+        IndexError if a message has no topic.
+        """
+        each = [topics[index] for index in columns.indexes()]
+        if not self._add(columns, each, sender, protocol):
+            return False
+        for topic, size in zip(each, columns.sizes(), strict=True):
+            topic.messages += 1
+            topic.nbytes += size
+        tally.count(columns)
         return True
 
     def take(self) -> tuple[Columns, Senders, tuple[Tally, ...]]:
         """Remove all messages, close the queue, and return them with their senders and topics.
 
-        The senders are as ``run_record`` takes them. The index of a message is that of its topic;
-        the topics are in the order of their first messages.
+        The senders are as ``run_record`` takes them, each for messages of one topic. The index of a
+        message is that of its topic; the topics are in the order of their first messages.
         """
-        parts, senders, topics = self._parts, self._senders, tuple(self._places)
-        self._parts, self._senders, self._places = [], [], {}
+        senders, counts = tuple(zip(*self._senders, strict=True)) or ((), ())
+        payloads = [payload for columns in self._parts for payload in columns.payloads()]
+        columns, topics = Columns.of(payloads, self._indexes), tuple(self._places)
+        self._begin()
         self._protocol = None
-        counts = array("I", [columns.count for _, columns in parts])
-        payloads = [payload for _, columns in parts for payload in columns.payloads()]
-        indexes = [index for at, columns in parts for index in repeat(at, columns.count)]
-        return Columns.of(payloads, indexes), (counts.tobytes(), tuple(senders)), topics
+        return columns, (array("I", counts).tobytes(), senders), topics

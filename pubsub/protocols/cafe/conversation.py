@@ -183,9 +183,12 @@ class Conversations:
         Returns the bytes of those that were published if others are to be served before the rest,
         and None if all were.
         """
-        assert client.publisher is not None
+        publisher = client.publisher
+        assert publisher is not None
+        if self._router.gathers and self._mixes.publish_soon(columns, publisher):
+            return None
         mixed = self._mixes.find(columns)
-        if mixed is not None and client.publisher.publish_mixed(*mixed) is not None:
+        if mixed is not None and publisher.publish_mixed(*mixed) is not None:
             return None
         done = publish_runs(
             columns, lambda run: self._publish(client, run.addresses[0], run), client.turn_over

@@ -169,13 +169,21 @@ class FastConnection(Connection):
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of several sources at once; False if that is not possible."""
-        proof = self._shared.proofs.find(columns.addresses)
-        mixed = None if proof is None else self._shared.mixes.find(columns)
-        if proof is None or mixed is None:
+        shared = self._shared
+        proof = shared.proofs.find(columns.addresses)
+        if proof is None:
             return False
         if not proof.each:
             self._rights.publish_with(self._publisher, proof.token)
             sender = proof.token.subject.encode()
+            if self.listener.router.gathers and shared.mixes.publish_soon(
+                columns, self._publisher, sender
+            ):
+                return True
+        mixed = shared.mixes.find(columns)
+        if mixed is None:
+            return False
+        if not proof.each:
             return self._publisher.publish_mixed(*mixed, sender=sender) is not None
         if not self._rights.may_publish(proof, columns.addresses):
             return False

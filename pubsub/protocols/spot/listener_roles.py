@@ -98,13 +98,19 @@ class XSubSide(RoleDefaults):
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of several publications at once; False if that is not possible."""
-        mixed = self._mixes.find(columns)
-        if mixed is None:
-            return False
-        sender = self._publisher.sender
+        own = self._publisher.sender
         origins = [publication.origin for publication in columns.addresses]
-        by_index = [sender if origin is None else origin for origin in origins]
-        if self._publisher.publish_mixed(*mixed, sender=sender_of(columns, by_index)) is None:
+        by_index = [own if origin is None else origin for origin in origins]
+        sender = sender_of(columns, by_index)
+        if (
+            self._connection.listener.router.gathers
+            and self._confirmations is None
+            and isinstance(sender, bytes)
+            and self._mixes.publish_soon(columns, self._publisher, sender)
+        ):
+            return True
+        mixed = self._mixes.find(columns)
+        if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         if self._confirmations is not None:
             self._confirmations.accepted(columns.count, mixed[0].topics)
