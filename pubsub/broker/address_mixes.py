@@ -108,7 +108,7 @@ class AddressMixes:
 
         Returns False if that cannot be; then nothing has been published.
         """
-        if columns.nbytes > MOST_BYTES:
+        if not self._router.gathers or columns.nbytes > MOST_BYTES:
             return False
         topics = self._topics_of(tuple(columns.addresses))
         return topics is not None and publisher.publish_mixed_soon(topics, columns, sender)

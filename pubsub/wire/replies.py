@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pubsub.errors import HistoryUnavailable
@@ -87,6 +88,9 @@ class ReplyingConnection(Protocol):
     def refuse(self, reason: str, count: int = 1) -> None:
         """Count requests that were answered with an error."""
 
+    def reply(self, data: bytes) -> None:
+        """Send a reply, after those that wait, and after gathered messages are published."""
+
     def send_reply(self, data: bytes) -> None:
         """Send the bytes of one reply or more."""
 
@@ -101,6 +105,23 @@ class ReplyingConnection(Protocol):
 
     def answered(self) -> None:
         """No reply waits any more."""
+
+
+def reply_to_messages(connection: ReplyingConnection, data: bytes) -> None:
+    """Send a reply that clients take for a confirmation of the messages that they sent before.
+
+    It is sent at the end of the tick if messages are gathered until then (see ``Gathering``):
+    ``ReplyingConnection.reply`` would publish them now.
+    """
+    router = connection.listener.router
+    if router.gathered is None:
+        connection.reply(data)
+        return
+    if connection.replies is None:
+        connection.replies = ReplyQueue(connection)
+    reply = connection.replies.add(data, b"")
+    # Called after the flush of the tick, which was scheduled with the first of the messages.
+    router.at_tick_end(partial(reply.resolve, None))
 
 
 class Reply:

@@ -80,11 +80,57 @@ class GatheredTests(SynchronousTestCase):
         assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3"]
         assert self.stored == 4
 
-    def test_a_reply_confirms_the_messages_before_it(self) -> None:
+    def feed(self, data: bytes) -> bytes:
+        """Feed the last client in this tick; return what it receives in it."""
         client = self.clients[3]
-        client.stream.feed(PING)
-        assert client.stream.writes[-1] == PONG
+        client.take()
+        client.stream.feed(data)
+        return client.take()
+
+    def test_a_pong_confirms_the_messages_before_it(self) -> None:
+        assert self.feed(PING) == b""
+        # It does not make the others follow on their own.
+        assert self.stored == 1
+        self.cafe.clock.advance(0)
+        assert self.clients[3].take() == PONG
         assert self.stored == 4
+
+    def test_pongs_of_several_clients(self) -> None:
+        for client in self.clients:
+            client.take()
+            client.stream.feed(wire.publish(1, b"x") + PING)
+        assert self.stored == 1
+        self.cafe.clock.advance(0)
+        assert [client.take() for client in self.clients] == [PONG] * 4
+        assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3", *[b"x"] * 4]
+
+    def test_other_replies_keep_their_order(self) -> None:
+        unknown = wire.frame(0x77, b"")
+        assert self.feed(PING + unknown + wire.publish(1, b"4") + PING + PING) == b""
+        # An error confirms the messages before it as well.
+        assert self.stored == 4
+        self.cafe.clock.advance(0)
+        assert self.clients[3].take() == PONG + wire.error(0x06) + PONG * 2
+        assert self.stored == 5
+
+    def test_a_client_that_ends_gets_its_pong(self) -> None:
+        assert self.feed(wire.publish(1, b"4") + PING + DISCONNECT) == b""
+        self.cafe.clock.advance(0)
+        assert self.clients[3].take() == PONG
+        assert self.clients[3].closed
+
+    def test_a_client_that_sends_nothing_more_gets_its_pong(self) -> None:
+        assert self.feed(PING) == b""
+        self.clients[3].protocol.readConnectionLost()
+        self.cafe.clock.advance(0)
+        assert self.clients[3].take() == PONG
+
+    def test_a_client_that_is_lost_before_its_pong(self) -> None:
+        assert self.feed(PING) == b""
+        self.clients[3].stream.lose()
+        self.cafe.clock.advance(0)
+        assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3"]
+        assert self.clients[3].take() == b""
 
     def test_messages_of_a_client_that_ends_are_published(self) -> None:
         for client in self.clients:

@@ -11,6 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.broker.publisher import Publisher
 from pubsub.kernel import Senders
+from pubsub.protocols.fast.codec import ErrorCode
+from pubsub.protocols.spot.zmtp import Command, encode_command, ping
 from tests.unit import brokers, cafe_wire, fast_wire
 from tests.unit.fast_wire import BAD_TOKEN, OWNER, READER, WRITER, WRONG_KEY, Fast
 from tests.unit.spot_house import house, join
@@ -153,6 +155,42 @@ class AlikeTests(LoneCase):
         page = self.successResultOf(scene.house.store.read(0, None, 2**20))
         senders = b"".join(batch.sender[:1] * batch.count for batch in page.batches)
         assert senders == b"ejej" + b"ejejejj"
+
+
+class ConfirmedTests(LoneCase):
+    """Messages with a request for their confirmation, as the client library sends them"""
+
+    def assert_confirmed_together(self, made: Make, question: bytes, answer: bytes) -> None:
+        scene = self.begin(made)
+        for publisher in scene.publishers:
+            publisher.take()
+        appended: list[int] = []
+        append = scene.house.store.append
+
+        def noted(batch: Batch, senders: Senders | None = None) -> None:
+            append(batch, senders)
+            appended.append(batch.count)
+
+        with patch.object(scene.house.store, "append", noted):
+            for number in (0, 1, 1):
+                self.send(scene, number)
+                scene.publishers[number].stream.feed(question)
+            assert [one.take() for one in scene.publishers] == [b"", b""]
+            self.end(scene)
+        assert appended == [7]
+        scene.house.pump()
+        assert [one.take() for one in scene.publishers] == [answer, answer * 2]
+
+    def test_cafe(self) -> None:
+        self.assert_confirmed_together(cafe, cafe_wire.PING, cafe_wire.PONG)
+
+    def test_fast(self) -> None:
+        unknown = fast_wire.error(fast_wire.UNSUBSCRIBE, ErrorCode.NO_SUCH_TOPIC, 0)
+        self.assert_confirmed_together(fast, fast_wire.unsubscribe(WRITER, 0), unknown)
+
+    def test_spot(self) -> None:
+        asked, answer = ping(b"1"), encode_command(Command(b"PONG", b"1"))
+        self.assert_confirmed_together(spot, asked, answer)
 
 
 class DeviceTests(SynchronousTestCase):

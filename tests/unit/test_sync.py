@@ -270,6 +270,9 @@ class Replying:
         self.sent: list[bytes] = []
         self.refused: list[tuple[str, int]] = []
 
+    def reply(self, data: bytes) -> None:
+        self.send_reply(data)
+
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused.append((reason, count))
 

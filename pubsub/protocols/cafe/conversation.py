@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.cafe.served_client import ServedClient
 
 _HEADER_SIZE = HEADER.size
-_PONG = encode(Pong())
+_PING, _PONG = encode(Ping()), encode(Pong())
 
 _BROKER_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
 _PUBLISHER = ClientState.PUBLISHER
@@ -102,26 +102,41 @@ class Conversations:
                         return before + done, _HEADER_SIZE
                 if at == len(data):
                     return at, _HEADER_SIZE
-            try:
-                need = needed(data, at)
-                if len(data) - at < need or not self._check_new(client, data, at):
+            if data.startswith(_PING, at):
+                # The end of most reads of a client that wants its messages to be confirmed.
+                client.pong(_PONG)
+                at += _HEADER_SIZE
+            else:
+                before, at, need = at, *self._next_frame(client, data, at)
+                if at == before:
                     return at, need
-                if data[at + 2] in _BROKER_OPCODES:
-                    frame_bytes = shown(self._listener.settings, data[at : at + need])
-                    self._refuse(
-                        client, ErrorCode.INVALID_OPCODE, "invalid-opcode", frame=frame_bytes
-                    )
-                    at += need
-                else:
-                    decoded = decode(data, at)
-                    if decoded is None:
-                        return at, need
-                    frame, at = decoded
-                    self._handle(client, frame)
-            except CafeError as problem:
-                at = self._malformed(client, problem, data, at)
             if client.closing or client.password_check is not None or client.turn_over():
                 return at, _HEADER_SIZE
+            if at == len(data):
+                return at, _HEADER_SIZE
+
+    def _next_frame(self, client: ServedClient, data: bytes, at: int) -> tuple[int, int]:
+        """Handle the frame at ``at`` if it is whole.
+
+        Returns where it ends, or ``at`` if nothing more can be handled, and the bytes that the next
+        call needs from there on.
+        """
+        try:
+            need = needed(data, at)
+            if len(data) - at < need or not self._check_new(client, data, at):
+                return at, need
+            if data[at + 2] in _BROKER_OPCODES:
+                frame_bytes = shown(self._listener.settings, data[at : at + need])
+                self._refuse(client, ErrorCode.INVALID_OPCODE, "invalid-opcode", frame=frame_bytes)
+                return at + need, _HEADER_SIZE
+            decoded = decode(data, at)
+            if decoded is None:
+                return at, need
+            frame, end = decoded
+            self._handle(client, frame)
+        except CafeError as problem:
+            end = self._malformed(client, problem, data, at)
+        return end, _HEADER_SIZE
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
         """Fail a NEW client that sends another frame than it may, even a malformed one."""
@@ -151,7 +166,7 @@ class Conversations:
     def _handle(self, client: ServedClient, frame: Frame) -> None:
         match frame:
             case Ping():
-                client.reply(_PONG)
+                client.pong(_PONG)
             case Disconnect():
                 self._disconnect(client)
             case HandshakePub() | HandshakeSub():
@@ -185,7 +200,7 @@ class Conversations:
         """
         publisher = client.publisher
         assert publisher is not None
-        if self._router.gathers and self._mixes.publish_soon(columns, publisher):
+        if self._mixes.publish_soon(columns, publisher):
             return None
         mixed = self._mixes.find(columns)
         if mixed is not None and publisher.publish_mixed(*mixed) is not None:

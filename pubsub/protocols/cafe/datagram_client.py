@@ -147,6 +147,10 @@ class DatagramClient(Identified):
         else:
             self.write(data)
 
+    def pong(self, data: bytes) -> None:
+        """See ``ServedClient``. No datagram is gathered."""
+        self.reply(data)
+
     def refuse(
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:

@@ -69,6 +69,9 @@ class ServedClient(Protocol):
     def reply(self, data: bytes) -> None:
         """Send a reply."""
 
+    def pong(self, data: bytes) -> None:
+        """Send a reply that confirms the messages before it."""
+
     def refuse(
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:

@@ -18,6 +18,7 @@ from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of
 from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting, choice
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.replies import reply_to_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +90,10 @@ class CafeConnection(Connection):
         if publisher is not None and publisher.publish_alike(conversations.heads, data):
             return len(data), HEADER.size
         return conversations.consume(self, data)
+
+    def pong(self, data: bytes) -> None:
+        """See ``ServedClient``."""
+        reply_to_messages(self, data)
 
     def hold_input(self) -> None:
         """See ``ServedClient``."""

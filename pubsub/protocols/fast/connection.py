@@ -47,6 +47,7 @@ from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection
 from pubsub.wire.pending_change import PendingChange
+from pubsub.wire.replies import reply_to_messages
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -144,8 +145,10 @@ class FastConnection(Connection):
             if isinstance(packet, Unsubscribe) and type(refused) is TopicNotFound:
                 # Not counted: a client asks whether a topic exists before it creates it, or with no
                 # topic whether earlier requests were handled. The ERROR is the answer.
-                self._reply_error(self._error(offending, code_of(refused), topic_id))
-                self._error_is_last = False  # It knows the packet: it leaves for another reason.
+                # It knows the packet, so that it leaves for another reason.
+                self._error_is_last = False
+                if answer := self._error(offending, code_of(refused), topic_id):
+                    reply_to_messages(self, answer)
             else:
                 self._refuse(offending, refused, topic_id)
 
@@ -176,9 +179,7 @@ class FastConnection(Connection):
         if not proof.each:
             self._rights.publish_with(self._publisher, proof.token)
             sender = proof.token.subject.encode()
-            if self.listener.router.gathers and shared.mixes.publish_soon(
-                columns, self._publisher, sender
-            ):
+            if shared.mixes.publish_soon(columns, self._publisher, sender):
                 return True
         mixed = shared.mixes.find(columns)
         if mixed is None:

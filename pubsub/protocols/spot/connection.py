@@ -31,6 +31,7 @@ from pubsub.protocols.spot.zmtp import (
 )
 from pubsub.protocols.spot.zmtp_handshake import Handshake
 from pubsub.wire.connection import Connection
+from pubsub.wire.replies import reply_to_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -217,13 +218,11 @@ class ZmtpConnection(Connection):
     # Flow control
 
     def reply_latest(self, kind: str, data: bytes) -> None:
-        """Reply with ``data``.
-
-        A client that does not read its replies is not read from. Two brokers that publish to each
-        other would stop permanently that way. So another broker is read from, and while it does
-        not read, only the latest reply of each ``kind`` is kept for it.
-        """
-        if not (self.is_node and self.output_full):
+        """Reply; another broker that does not read gets the latest reply of each ``kind``."""
+        # Other clients are not read from then; two brokers that publish to each other would stop.
+        if not self.is_node:
+            reply_to_messages(self, data)
+        elif not self.output_full:
             self.reply(data)
         elif not self.closing:
             if self._latest_replies is None:
@@ -232,7 +231,7 @@ class ZmtpConnection(Connection):
 
     def _send_latest(self) -> None:
         replies, self._latest_replies = self._latest_replies, None
-        for kind, data in () if replies is None else replies.take():
+        for kind, data in replies.take() if replies else ():
             if not self.closing:
                 self.reply_latest(kind, data)
 

@@ -103,8 +103,7 @@ class XSubSide(RoleDefaults):
         by_index = [own if origin is None else origin for origin in origins]
         sender = sender_of(columns, by_index)
         if (
-            self._connection.listener.router.gathers
-            and self._confirmations is None
+            self._confirmations is None
             and isinstance(sender, bytes)
             and self._mixes.publish_soon(columns, self._publisher, sender)
         ):
