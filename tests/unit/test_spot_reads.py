@@ -79,6 +79,20 @@ class ReadTests(SynchronousTestCase):
         self.ask("t", "u")
         self.check(2)
 
+    def test_a_get_of_both_waits_for_one_deadline(self) -> None:
+        client = self.reader("t")
+        client.send(nsd_lines.subscribe("t", "u"))
+        assert client.take() == SUCCESS
+        self.world.settle()
+        self.say(b"1")
+        client.send(nsd_lines.get("t"))
+        self.world.advance(29)
+        assert client.take() == b""
+        self.world.advance(4)
+        self.a.pump()
+        assert sorted(bodies(client.take())) == ["t0", "u0"]
+        assert self.refusals[TIMEOUT] == 1
+
     def test_a_late_reply_is_not_taken_for_that_of_another_topic(self) -> None:
         self.say(b"1")
         self.ask("t", "u")

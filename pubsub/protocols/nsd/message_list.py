@@ -182,15 +182,21 @@ class MessageList:
     async def _ask_hosts(self, topics: list[Topic]) -> frozenset[str]:
         """Wait until the history has the messages of topics that other brokers host.
 
-        Returns the channels of which it has only messages that will be copied again later.
+        Returns the channels of which it has only messages that will be copied again later. All
+        hosts are asked before the first has replied: those that are silent delay the list once.
         """
-        unsettled = set()
-        for topic in topics:
-            if topic.upstream is not None:
-                self._connection.hold(self)
-                if not await topic.upstream.update(topic):
-                    unsettled.add(topic.name)
-        return frozenset(unsettled)
+        asked: list[tuple[str, Deferred[bool]]] = []
+
+        def ask() -> Work:
+            for topic in topics:
+                if topic.upstream is not None:
+                    asked.append((topic.name, topic.upstream.update(topic)))
+                yield
+
+        if topics:
+            self._connection.hold(self)
+            await self._connection.listener.slices.finish(ask())
+        return frozenset([name for name, settled in asked if not await settled])
 
     async def _stored_end(self) -> int:
         """The offset where the history ends now, once it is committed up to there.
