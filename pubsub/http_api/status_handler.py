@@ -19,7 +19,7 @@ from pubsub.management.listing import PageRequest, Row, fill, to_json
 from pubsub.management.refusals import refusal_rows
 from pubsub.management.slow_subscribers import slow_row, slow_sessions
 from pubsub.management.status import status_of
-from pubsub.management.subscriptions import SubscriptionList, subscription_row
+from pubsub.management.subscriptions import SubscriptionList, is_key, subscription_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,6 +146,8 @@ class StatusHandler:
         parameters = Parameters.of_url(request, *PAGING, "topic", "mark")
         request_access(request, self._listener).require(ADMIN)
         asked = page_request(parameters)
+        if asked.after and not is_key(asked.after):
+            raise invalid("after: expected the mark of a session and a topic")
         topic = parameters.text("topic") if "topic" in parameters else None
         mark = parameters.text("mark") if "mark" in parameters else None
         found = self._subscriptions.after(asked.after, mark, topic)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
-from pubsub.broker.connection_marks import mark_text
+from pubsub.broker.connection_marks import mark_of, mark_text
 from pubsub.management.connections import connection_of, connections_after
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ class ListedSubscription(NamedTuple):
     def key(self) -> str:
         """The place in the list."""
         return mark_text(self.session.mark) + self.topic.name
+
+
+def is_key(text: str) -> bool:
+    """Return whether ``text`` is a place in the list: the mark of a session and a topic."""
+    return mark_of(text[:_MARK_LENGTH]) is not None and len(text) > _MARK_LENGTH
 
 
 class SubscriptionList:

@@ -633,6 +633,12 @@ class StateTests(SynchronousTestCase):
         matching = self.client.get("/v1/subscriptions?match=[!a]").json
         assert [row["topic"] for row in matching["items"]] == ["b", "b"]
 
+    def test_a_page_of_subscriptions_behind_no_place_is_refused(self) -> None:
+        for after in ("odd", "0" * 16, "g" * 16 + "a", "0" * 15 + "%CE%B1a"):
+            answer = self.client.get(f"/v1/subscriptions?after={after}")
+            assert answer.error == (400, "invalid-request"), after
+        assert self.client.get(f"/v1/subscriptions?after={'0' * 16}a").json["items"] == []
+
     def test_subscriptions_that_do_not_match_are_passed_over_in_slices(self) -> None:
         """A broker may have a million of them."""
         follower = connected(self.house)
