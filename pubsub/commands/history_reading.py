@@ -43,7 +43,10 @@ def read(
     Messages that retention removes meanwhile are left out. The broker ends a stream that is not
     read for some time, as during a slow replay; the next one continues where it ended.
     """
-    while start < stop:
+    # Of an empty range, too: topics that may not be read are refused, and not shown as empty.
+    is_first = bool(topics)
+    while is_first or start < stop:
+        is_first = False
         began = start
         try:
             for item in _stream(api, start, stop, topics):

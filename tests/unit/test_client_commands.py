@@ -292,6 +292,26 @@ class TailTests(ClientCase):
             assert 3 <= topics.count("a") <= 3 + most_before
             assert (topics.count("a") > 3) == (size < 1000)
 
+    def test_a_topic_that_may_not_be_read(self) -> None:
+        answer = self.api.answer
+        refusal = {"error": "not-authorized", "message": "permission denied: read topic 'a'"}
+
+        def answers(method: str, path: str, query: dict[str, list[str]]) -> Any:
+            if path == "/v1/history":
+                return 403, [refusal]
+            return answer(method, path, query)
+
+        self.patch(self.api, "answer", answers)  # type: ignore[no-untyped-call]
+        for options in (("tail",), ("tail", "-n0"), ("replay", "-o-")):
+            for stored in ((), (("b", "x"),)):
+                self.api.messages.clear()
+                self.store(*stored)
+                code, out, err = self.run_it(*options, "a", API)
+                assert (code, out) == (1, "")
+                assert "permission denied: read topic 'a'; give a token that permits it" in err
+        self.api.messages.clear()
+        assert self.run_it("tail", API) == (0, "", "")
+
     def test_following(self) -> None:
         self.store(("a", "x"))
         self.client.stored.append(MessageBatch(Messages("a", Columns.of([b"y"]))))
