@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import (
     BadStatusLine,
@@ -23,7 +22,8 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from pubsub.commands.destination import Destination
-from pubsub.errors import PubSubError
+from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.wire.client_tls_files import client_context
 from pubsub.wire.connect_errors import why_not
 from pubsub.wire.foreign_protocols import reply_problem
 
@@ -215,7 +215,7 @@ class Api:
     def _error(self, response: HTTPResponse) -> RequestFailed:
         try:
             details = json.loads(self._read(response))
-        except ValueError:
+        except (ValueError, RecursionError):
             details = {}
         if not isinstance(details, dict):
             details = {}
@@ -229,39 +229,10 @@ class Api:
 
 def _tls_context(where: Destination) -> ssl.SSLContext:
     """Return the context that verifies the broker. Raises RequestFailed."""
-    own = {"--tls-cert": where.tls_cert, "--tls-key": where.tls_key}
-    with _naming({"--tls-ca": where.tls_ca}):
-        context = ssl.create_default_context(cafile=where.tls_ca)
-    # As from Python 3.13 on: the certificate of a trusted authority need not be a root's.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if where.tls_cert is None:
-        if where.tls_key is not None:
-            raise RequestFailed("--tls-key needs --tls-cert")
-        return context
-    for option, path in own.items():
-        # OpenSSL does not say which of them it cannot read.
-        with _naming({option: path}):
-            open(path or where.tls_cert, "rb").close()
-    with _naming(own):
-        context.load_cert_chain(where.tls_cert, where.tls_key, password="")
-    return context
-
-
-@contextmanager
-def _naming(files: Mapping[str, str | None]) -> Iterator[None]:
-    """Name the ``files``, by option, in errors about their content. Raises RequestFailed."""
     try:
-        yield
-    except (OSError, ValueError) as error:
-        given = " and ".join(f"{option} {path}" for option, path in files.items() if path)
-        raise RequestFailed(f"{given}: {_reason(error)}; give a file in PEM") from None
-
-
-def _reason(error: OSError | ValueError) -> str:
-    """Return why a file of TLS cannot be used; OpenSSL does not say what it misses in a file."""
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or "what it should have is missing").replace("_", " ").lower()
-    return getattr(error, "strerror", None) or str(error)
+        return client_context(*where.tls_files)
+    except ConfigurationError as error:
+        raise RequestFailed(str(error)) from None
 
 
 def topic_path(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pubsub.commands.destination import Destination
 from pubsub.commands.start_position import StartPosition, offset_of
 from pubsub.errors import PubSubError
+from pubsub.wire.client_tls_files import check_files
 
 if TYPE_CHECKING:
     from pubsub.client import Client, Notice, Subscription
@@ -52,6 +53,8 @@ async def connected(where: Destination, on_event: OnEvent | None = None) -> Asyn
     """
     from pubsub.client import connect
 
+    # The library would name its own options.
+    check_files(*where.tls_files)
     with advice(where):
         token, file = where.token(), where.token_file
         async with connect(

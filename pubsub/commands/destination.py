@@ -88,6 +88,11 @@ class Destination:
             )
         return self.api
 
+    @property
+    def tls_files(self) -> tuple[str, str | None, str | None, str | None]:
+        """The prefix of the options of TLS, and their files, as ``client_tls_files`` takes them."""
+        return "--tls-", self.tls_ca, self.tls_cert, self.tls_key
+
     def hint(self) -> str:
         """Return the remedy if the broker cannot be reached."""
         if "+tls://" in self.url or self.url.startswith("https://"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import replace
 from inspect import signature
@@ -236,17 +237,28 @@ class TlsTests(SynchronousTestCase):
         file, none = str(directory / "file"), str(directory / "none")
         assert str(raised(InvalidUrl, TlsOptions(key=file).check)) == "tls_key needs tls_cert"
         for options, text in (
-            (TlsOptions(ca=none), "tls_ca: "),
-            (TlsOptions(certificate=none), "tls_cert: "),
-            (TlsOptions(certificate=file, key=none), "tls_key: "),
+            (TlsOptions(ca=none), "tls_ca"),
+            (TlsOptions(certificate=none), "tls_cert"),
+            (TlsOptions(certificate=file, key=none), "tls_key"),
         ):
-            assert str(raised(InvalidUrl, options.check)) == f"{text}{none} is not a file"
+            missing = f"{text} {none}: No such file or directory; give a file in PEM"
+            assert str(raised(InvalidUrl, options.check)) == missing
+        (directory / "behind").symlink_to(file + "/none")
+        os.mkfifo(directory / "fifo")
+        for name, reason in (
+            ("", "not a regular file"),
+            ("fifo", "not a regular file"),
+            ("behind", "Not a directory"),
+        ):
+            path = str(directory / name)
+            error = str(raised(InvalidUrl, TlsOptions(ca=path).check))
+            assert error == f"tls_ca {path}: {reason}; give a file in PEM"
         for options, text in (
-            (TlsOptions(ca=file), "tls_ca: "),
-            (TlsOptions(certificate=file), "tls_cert: "),
+            (TlsOptions(ca=file), "tls_ca"),
+            (TlsOptions(certificate=file), "tls_cert"),
         ):
             options.check()
-            assert str(raised(InvalidUrl, options.context)).startswith(f"{text}{file}: ")
+            assert str(raised(InvalidUrl, options.context)).startswith(f"{text} {file}: ")
 
     def test_the_context_verifies(self) -> None:
         directory = scratch(self)

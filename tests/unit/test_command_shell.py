@@ -136,6 +136,20 @@ class ApiTests(TestCase):
         assert "cannot be reached: connection refused; check the URL" in str(error)
 
 
+class DestinationFileTests(CommandCase):
+    """The files beside the URL of a command, whichever library connects"""
+
+    def test_a_missing_file_of_tls(self) -> None:
+        none = f"{self.directory}/none"
+        for url, *arguments in (
+            ("nsd+tls://127.0.0.1:1", "pub", "t", "x"),
+            ("https://127.0.0.1:1", "topics"),
+        ):
+            error = self.one_line(*arguments, f"--url={url}", f"--tls-ca={none}")
+            missing = "No such file or directory; give a file in PEM"
+            assert error == f"pubsub: --tls-ca {none}: {missing}\n"
+
+
 class ApiFileTests(SynchronousTestCase):
     """The files beside the URL of the API, and reasons of failures"""
 
@@ -152,7 +166,7 @@ class ApiFileTests(SynchronousTestCase):
             ({"cert": bad}, f"--tls-cert {bad}: what it should have is missing; "),
             ({"cert": none}, f"--tls-cert {none}: No such file or directory; "),
             ({"cert": good, "key": none}, f"--tls-key {none}: No such file or directory; "),
-            ({"cert": directory}, f"--tls-cert {directory}: Is a directory; "),
+            ({"cert": directory}, f"--tls-cert {directory}: not a regular file; "),
             (
                 {"cert": good, "key": other},
                 f"--tls-cert {good} and --tls-key {other}: key values mismatch; ",
