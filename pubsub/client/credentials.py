@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from pubsub.client.client_errors import InvalidUrl
+from pubsub.wire.text_file import read_line
 
 VARIABLE = "PUBSUB_TOKEN"
-_MAX_BYTES = 65536
 
 
 class Secret:
@@ -71,8 +71,7 @@ def read_token(
 
 def _first_line(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
-            line = file.readline(_MAX_BYTES).strip()
+        line = read_line(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InvalidUrl(f"token_file: {path}: {reason}") from None

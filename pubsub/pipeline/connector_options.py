@@ -7,10 +7,12 @@ message contains a token.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from errno import EINVAL
 
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
@@ -27,6 +29,7 @@ from pubsub.pipeline.offset_options import (
 from pubsub.pipeline.option_urls import sink_urls, source_urls
 from pubsub.pipeline.regions import EVERYTHING, Region
 from pubsub.pipeline.topic_selection import TopicSelection
+from pubsub.wire.text_file import read_line
 
 MESSAGES, EVENTS = "messages", "events"
 EVENTS_TOPIC = "$SYS/events"
@@ -49,7 +52,7 @@ _READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A token, or the file that holds it. The file is read for each request, as tokens expire."""
+    """A token, or the file whose first line it is, read for each request, as tokens expire."""
 
     token: str | None = field(default=None, repr=False)
     file: str | None = field(default=None, repr=False)
@@ -60,10 +63,17 @@ class Credentials:
         return self.token is not None or self.file is not None
 
     def read(self) -> str | None:
-        """Return the token. Raises OSError for a file that cannot be read."""
-        if self.file is not None:
-            return Path(self.file).read_text().strip()
-        return self.token
+        """Return the token. Raises OSError for a file that cannot be read, or is not text."""
+        if self.file is None:
+            return self.token
+        try:
+            # To open a FIFO would wait for its writer.
+            if not stat.S_ISREG(os.stat(self.file).st_mode):
+                raise OSError(EINVAL, "not a regular file", self.file)
+            return read_line(self.file)
+        except ValueError:
+            # The text of the error has the bytes of the file.
+            raise OSError(EINVAL, "not text", self.file) from None
 
 
 @dataclass(frozen=True, slots=True)

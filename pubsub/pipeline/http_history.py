@@ -100,9 +100,6 @@ class HttpApi:
             token = self._credentials.read()
         except OSError as error:
             cause = f"{error.filename}: {error.strerror}"
-        except ValueError:
-            # The text of the error has the bytes of the file.
-            cause = f"{self._credentials.file}: not text"
         else:
             if token or self._credentials.file is None:
                 return token

@@ -7,6 +7,14 @@ from pathlib import Path
 
 from pubsub.errors import ConfigurationError
 
+_LONGEST_LINE = 64 * 1024
+
+
+def read_line(path: str | os.PathLike[str]) -> str:
+    """Return the first line of a file, without spaces around it. Raises OSError, ValueError."""
+    with Path(path).open("rb") as file:
+        return file.readline(_LONGEST_LINE).decode().strip()
+
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file. Raises ConfigurationError, OSError.

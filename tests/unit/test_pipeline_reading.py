@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -242,6 +243,27 @@ class TokenTests(HttpCase):
         history = HttpHistory(self.server.url, Credentials(file=str(path)))
         error = raised(HistoryRefused, history.bounds)
         assert str(error).startswith(f"source: the token cannot be read: {path}: not text; write ")
+
+    def test_a_token_file_that_is_no_regular_file(self) -> None:
+        directory = scratch(self)
+        os.mkfifo(directory / "fifo")
+        for path in (directory, directory / "fifo", "/dev/zero"):
+            history = HttpHistory(self.server.url, Credentials(file=str(path)))
+            error = raised(HistoryRefused, history.bounds)
+            cause = f"source: the token cannot be read: {path}: not a regular file; "
+            assert str(error).startswith(cause)
+        assert self.server.requests == []
+
+    def test_only_the_first_line_of_a_token_file_is_read(self) -> None:
+        path = scratch(self) / "token"
+        history = HttpHistory(self.server.url, Credentials(file=str(path)))
+        path.write_bytes(b"a.b.c \n" + b"\xff" * 2**20)
+        self.server.add_reply(200, {"first": 0, "next": 0, "epoch": ""})
+        history.bounds()
+        assert self.server.tokens == ["Bearer a.b.c"]
+        # A line is read up to 64 KiB: more of it than any header has.
+        path.write_bytes(b"a" * 2**20)
+        assert len(Credentials(file=str(path)).read() or "") == 2**16
 
     def test_a_token_that_is_renewed(self) -> None:
         path = scratch(self) / "token"
