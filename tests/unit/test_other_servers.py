@@ -22,10 +22,11 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers every request alike, as the server of a web page does."""
 
     body = b""
+    status = 200
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
+        self.send_response(self.status)
         self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
         self.wfile.write(self.body)
@@ -61,6 +62,12 @@ class OtherServerTests(CommandCase):
         for command, missing in COMMANDS.items():
             self.refuse(ARRAY, command, "not a JSON object")
             self.refuse(OTHER, command, f"it has no '{missing}'")
+
+    def test_errors_that_are_nested_too_deeply(self) -> None:
+        self.patch(_Handler, "status", 500)  # type: ignore[no-untyped-call]
+        _Handler.body = b"[" * 100_000
+        error = self.one_line("status", "--url", self.url)
+        assert error.startswith(f"pubsub: {self.url}: HTTP 500 "), error
 
     def test_nothing_is_deleted(self) -> None:
         self.refuse(PAGE, ("topics", "delete", "orders", "--yes"), "HTTP 200")
