@@ -185,7 +185,7 @@ class ArrowColumns:
         buffers = [self._buffer(wrap) for _ in range(count)]
         if not nulls:
             buffers[0] = None
-        self._check(field.kind, buffers, length)
+        self._check(field.kind, buffers, length, wrap)
         inner = length if field.kind == "struct" else None
         children = [
             self._take(child, kind.field(i).type, wrap, array, inner)
@@ -193,11 +193,16 @@ class ArrowColumns:
         ]
         return array.from_buffers(kind, length, buffers, children=children or None)
 
-    def _check(self, kind: str, buffers: list[Any], length: int) -> None:
+    def _check(
+        self, kind: str, buffers: list[Any], length: int, wrap: Callable[[bytes], Any]
+    ) -> None:
         """Check the sizes of the validity bitmap and of the value offsets."""
         if buffers[0] is not None and buffers[0].size * 8 < length:
             raise BadStream("incomplete validity bitmap")
         width = {"struct": 0, "large_string": 8, "large_binary": 8}.get(kind, 4)
+        if width and not length and not buffers[1].size:
+            # The format permits that; those who read the column expect its first offset.
+            buffers[1] = wrap(bytes(width))
         if width and buffers[1].size < width * (length + 1):
             raise BadStream("incomplete value offsets")
 

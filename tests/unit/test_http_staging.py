@@ -269,6 +269,18 @@ class PieceTests(SynchronousTestCase):
         (run,) = read_runs(io.BytesIO(stream_of(none)), b"")
         assert run.headers is None
 
+    def test_no_headers_may_have_no_offsets(self) -> None:
+        """Arrow's format permits writers to leave out the offsets of an array of no items."""
+        nothing = [None, pa.py_buffer(b""), pa.py_buffer(b"")]
+        fields = list(HEADERS.value_type)
+        texts = [pa.Array.from_buffers(field.type, 0, nothing) for field in fields]
+        pairs = pa.StructArray.from_arrays(texts, fields=fields)
+        headers = pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), pairs, type=HEADERS)
+        file = io.BytesIO(stream_of(table(["t"] * 2, [b"1", b"2"], headers=headers)))
+        assert summarize(file, b"").messages == 2
+        (run,) = read_runs(file, b"")
+        assert (run.columns.payloads(), run.headers) == ([b"1", b"2"], None)
+
     def test_bytes_behind_nulls_are_no_headers(self) -> None:
         given = pa.array(["k"] * 3), pa.array([b"1", b"2", b"3"])
         pairs = pa.StructArray.from_arrays(given, fields=list(HEADERS.value_type))
