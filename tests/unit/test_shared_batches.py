@@ -95,6 +95,37 @@ class BatchTests(BatchCase):
         assert not batches._open
         assert not list(store.items(shared_batches.RESERVED_BATCHES))
 
+    async def test_another_broker_commits_before_the_batch_is_reserved(self) -> None:
+        await self.overtake("reserve")
+
+    async def test_another_broker_commits_while_the_batch_is_reserved(self) -> None:
+        await self.overtake("_change")
+
+    async def overtake(self, step: str) -> None:
+        """Commit at another broker in ``step``, which did not have the batch when asked first."""
+        here, there = self.writing(), self.writing()
+        first, second = await self.stage(here, 0, b"x"), await self.stage(there, 0, b"x")
+        work = getattr(self.batches[there], step)
+        others: list[tuple[int, object]] = []
+
+        async def late(*arguments: Any) -> None:
+            if not others:
+                others.append(await self.commit(here, 0, first))
+            await work(*arguments)
+
+        self.patch(self.batches[there], step, late)
+        assert await self.commit(there, 0, second) == (409, "batch-elsewhere")
+        assert others == [(200, False)]
+        await self.until(lambda: not self.batches[there]._unsettled)
+        assert not self.batches[there]._open
+        assert not list(there.store.items(shared_batches.RESERVED_BATCHES))
+        # The parts are kept for the next try, which finds out.
+        assert await self.commit(there, 0, second) == (200, True)
+        assert await self.commit(there, 0, shared=False) == (200, True)
+        assert await self.commit(there, 1, second) == (409, "unknown-part")
+        for node in (here, there):
+            await self.has(node, [b"x"])
+
     async def test_a_broker_is_killed_before_it_publishes(self) -> None:
         here, there = self.writing(), self.writing()
         await self.batches[here].reserve(QUERY, 0)
