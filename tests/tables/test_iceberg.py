@@ -182,6 +182,34 @@ class IcebergTests(TestCase):
             assert self.offsets() == list(range(64))
         assert len(self.listed()) == 1
 
+    def test_a_commit_whose_outcome_is_not_known_keeps_its_files(self) -> None:
+        """The catalog may take it before the client gives up, or afterwards."""
+        commit, late = SqlCatalog.commit_table, []
+
+        def at_once(*arguments: Any) -> None:
+            commit(*arguments)
+            raise TimeoutError("no reply")
+
+        def later(*arguments: Any) -> None:
+            late.append(arguments)
+            raise TimeoutError("no reply")
+
+        self.table.create_if_missing()
+        for number, replacement in enumerate((at_once, later)):
+            rows = batch(16 * number, 16)
+            files = self.write("q", number, rows)
+            with (
+                pytest.raises(StorageError, match="the catalog fails: no reply"),
+                patch.object(SqlCatalog, "commit_table", replacement),
+            ):
+                self.table.commit(files, "q", number)
+            if late:
+                commit(*late.pop())
+            assert {file.path for file in files} <= self.listed()
+            assert not self.put("q", number, rows)
+            self.table.discard(files, "q")
+            assert self.offsets() == list(range(16 * (number + 1)))
+
     def test_of_two_writers_of_one_batch_one_succeeds(self) -> None:
         self.table.create_if_missing()
         first, second = (self.write("q", 0, batch(0, 16, ["orders"])) for _ in range(2))
