@@ -6,6 +6,7 @@ import logging
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.durability import Durability
 from pubsub.client.http_wire import HttpWire
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
@@ -197,6 +198,29 @@ class BrokerTests(SynchronousTestCase):
         again.take()
         again.connection.subscribe(NEWS)
         assert flat(again.take()) == [("news", b"alice", b"0")]
+
+    def test_a_topic_that_is_not_stored_continues_with_new_messages(self) -> None:
+        """Its position stays where the subscription began, also once that has expired."""
+        self.house = WebHouse(MemoryStore(2, 2**20))
+        topic = self.house.broker.topics.create("news")
+        topic.set_durability(Durability.NONE)
+        reader = self.reader(NEWS)
+        reader.take()
+        for number in range(4):
+            self.house.publish("other", b"x")
+            self.house.publish("news", b"missed")
+            pair = HttpPair(self.house, make(Role.SUBSCRIBER, session=reader.connection.session))
+            pair.take()
+            pair.connection.subscribe(NEWS)
+            assert pair.take() == [Subscribed(NEWS)]
+            self.house.publish("news", b"%d" % number)
+            assert [payload for _, _, payload in flat(pair.take())] == [b"%d" % number]
+        # If it is stored by then, some of its messages may be among those that are gone.
+        topic.set_durability(Durability.ASYNC)
+        pair = HttpPair(self.house, make(Role.SUBSCRIBER, session=reader.connection.session))
+        pair.take()
+        pair.connection.subscribe(NEWS)
+        assert pair.take() == [Subscribed(NEWS), Missed(None, "offsets 0 to 2: expired")]
 
     def test_the_session_of_another_history(self) -> None:
         reader = self.reader(NEWS)
