@@ -275,6 +275,33 @@ class PublishTests(FastCase):
         refused = fast.client(message, host="198.51.100.1").take()
         assert refused == wire.error(wire.PUBLISH, NO_PERMISSION)
 
+    def test_a_refused_message_of_another_holder_gives_no_rights_to_the_one_before(self) -> None:
+        fast = self.house()
+        fast.owner().send(wire.create(OWNER, "sport"))
+        eve = rule(True, "publish", "news", Who(("eve",)))
+        ada = rule(True, "publish", "news", Who(("ada",)))
+        fast.broker.set_access(AccessTable([eve, ada]))
+        client, others = fast.client(), [fast.client(wire.publish(OWNER, b"-")) for _ in range(2)]
+        sport = wire.topic_id("sport")
+
+        def send(data: bytes) -> bytes:
+            """Send ``data`` after messages of others in the same tick, so that it is gathered."""
+            for other in others:
+                other.stream.feed(wire.publish(OWNER, b"-"))
+            client.send(data)
+            return client.take()
+
+        refused = wire.error(wire.PUBLISH, NO_PERMISSION, sport)
+        assert send(wire.publish(WRITER, b"1") + wire.publish(OWNER, b"2", topic=sport)) == refused
+        assert client.protocol._proof is None  # type: ignore[attr-defined]
+        assert send(wire.publish(WRITER, b"3")) == b""
+        assert send(wire.publish(WRITER, b"4") + wire.publish(OWNER, b"5", topic=sport)) == refused
+        fast.broker.set_access(AccessTable([ada]))
+        assert send(wire.publish(WRITER, b"6")) == wire.error(wire.PUBLISH, NO_PERMISSION)
+        page = self.successResultOf(fast.store.read(0, None, 10_000))
+        found = [one for batch in page.batches for one in batch.payloads() if one != b"-"]
+        assert found == [b"1", b"3", b"4"]
+
     def test_each_refused_message_has_its_own_error(self) -> None:
         fast = self.house()
         fast.owner()

@@ -145,8 +145,7 @@ class FastConnection(Connection):
             if isinstance(packet, Unsubscribe) and type(refused) is TopicNotFound:
                 # Not counted: a client asks whether a topic exists before it creates it, or with no
                 # topic whether earlier requests were handled. The ERROR is the answer.
-                # It knows the packet, so that it leaves for another reason.
-                self._error_is_last = False
+                self._error_is_last = False  # It knows the packet: it leaves for another reason.
                 if answer := self._error(offending, code_of(refused), topic_id):
                     reply_to_messages(self, answer)
             else:
@@ -172,7 +171,7 @@ class FastConnection(Connection):
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of several sources at once; False if that is not possible."""
-        shared = self._shared
+        shared, self._proof = self._shared, None
         proof = shared.proofs.find(columns.addresses)
         if proof is None:
             return False
@@ -194,6 +193,7 @@ class FastConnection(Connection):
     def _publish(self, source: Source, columns: Columns) -> None:
         """Publish messages of one source; each message refused gets an ERROR of its own."""
         count = columns.count
+        self._proof = None  # The publisher may get the rights of another holder.
         try:
             token, topic = self._authorized(source.token, source.topic_id, "publish")
             self._rights.publish_with(self._publisher, token)
