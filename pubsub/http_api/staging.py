@@ -186,8 +186,9 @@ class StagingHandler:
             self._shared.stored(query, batch, shared)
         finally:
             lock.release()
-            if not lock.locked:
-                self._locks.pop(query, None)
+            # The next commit may be done by now, and a later one have another lock.
+            if not lock.locked and self._locks.get(query) is lock:
+                del self._locks[query]
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(

@@ -98,6 +98,28 @@ class CommitTests(WritingCase):
         assert second.answer().json["duplicate"] is True
         assert self.house.store.next_offset == 1
 
+    def test_commits_that_follow_one_another_on_a_connection(self) -> None:
+        """The second begins within the end of the first, before the one that both waited for."""
+        threads = Threads()
+        self.house = WebHouse(run=threads.run)
+        clients = [self.house.connect() for _ in range(3)]
+        bodies = []
+        for batch in (0, 1):
+            data = stream_of(table(["a"], [b"%d" % batch]))
+            clients[0].ask("POST", f"/v1/stage?query=q&batch={batch}", data)
+            threads.step()
+            part = clients[0].answer().json["part"]
+            bodies.append({"query": "q", "batch": batch, "parts": [part]})
+        clients[0].ask("POST", "/v1/commit", bodies[0])
+        for body in bodies:
+            clients[1].ask("POST", "/v1/commit", body)
+        threads.step()
+        clients[2].ask("POST", "/v1/commit", bodies[1])
+        while threads.waiting:
+            threads.step()
+        assert clients[2].answer().json["duplicate"] is True
+        assert self.house.store.next_offset == 2
+
     def test_parts_are_not_dropped_while_they_are_committed(self) -> None:
         threads = Threads()
         self.house = WebHouse(run=threads.run, stage_seconds=10)
