@@ -7,7 +7,7 @@ milliseconds; neither commits nor readers wait for it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,17 +17,17 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.catalog import Catalog, FoundOrGap, set_horizons
+from pubsub.store.catalog import Catalog, set_horizons
+from pubsub.store.crash_check import CrashCheck, report_damaged
 from pubsub.store.ended_topics import EndedTopics
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata
-from pubsub.store.record import Found
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Segment, index_name
-from pubsub.store.segment_index import Grain, IndexEntry
+from pubsub.store.segment_index import Grain
 from pubsub.store.worker import Worker
 
 log = Logger()
@@ -44,7 +44,7 @@ _FULL_BYTES = 1024**2
 
 
 class Upkeep:
-    """The steps; all are called in one thread. ``check_before`` is as in ``_check``."""
+    """The steps; all are called in one thread. ``check_before`` is that of ``CrashCheck``."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Upkeep:
         self._compress = compress
         self._plan = RewritePlan(catalog, compress)
         self._ended = EndedTopics(catalog, metadata, writer)
-        self._check_steps = self._check(check_before)
+        self._check = CrashCheck(catalog, check_before)
         self._low = False
         self.usage = directory.usage()
         """The disk that the log takes, at most _USAGE_SECONDS old."""
@@ -112,7 +112,7 @@ class Upkeep:
         removed = self._remove_expired()
         rewriting = not expiring and self._rewrite_step()
         forgetting = not expiring and self._ended.step()
-        checking = next(self._check_steps, None) is not None
+        checking = self._check.step()
         return expiring or freed or removed or rewriting or forgetting or checking
 
     def _measure(self, now: int) -> None:
@@ -224,7 +224,7 @@ class Upkeep:
             sources = [] if self._low else self._plan.next(self._writer.unapplied)
             for one in self._plan.take_unreadable():
                 self._catalog.read_errors.lose(one)
-                self._report_damaged(one.base, one.stop)
+                report_damaged(self._catalog, one.base, one.stop)
             if not sources:
                 return False
             number = self._writer.take_sequence()
@@ -253,50 +253,6 @@ class Upkeep:
         self._rewrite = None
         self._replace(rewrite.sources, [segment])
         return True
-
-    # The check
-
-    def _check(self, before: int) -> Iterator[bool]:
-        """Verify all records before the offset ``before``, after a crash; yield between steps."""
-        if not before:
-            return
-        damaged = 0
-        for segment in self._catalog.segments:
-            if segment.base >= before or not segment.sealed:
-                break
-            try:
-                self._catalog.use(segment)
-                index = segment.index_or_damage()
-                for number in range(len(index)):
-                    for item in self._verified(segment, index.entry(number)):
-                        if not isinstance(item, Found):
-                            damaged += 1
-                            self._report_damaged(*item)
-                    yield True
-            except FileNotFoundError:
-                # It was removed meanwhile.
-                continue
-        log.info("history: the check is complete; {count} records are damaged", count=damaged)
-
-    def _verified(self, segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
-        """Return the records of an entry, and the ranges that the disk does not give."""
-        try:
-            return list(segment.records(entry))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            log.error("history: {name} cannot be read: {reason}", name=segment.name, reason=error)
-        try:
-            return self._catalog.read_errors.records_at_once(segment, entry)
-        except OSError:
-            return [(entry.base, entry.stop)]
-
-    def _report_damaged(self, start: int, stop: int) -> None:
-        if stop > start:
-            self._catalog.damage.note(start, stop)
-            log.error("history: offsets {first} to {last} are damaged", first=start, last=stop - 1)
-        else:
-            log.error("history: a record of metadata at offset {offset} is damaged", offset=start)
 
 
 class Rounds:

@@ -237,6 +237,37 @@ class CheckTests(FailureCase):
         assert "history: offsets 2 to 2 are damaged" in lines
         assert "history: the check is complete; 1 records are damaged" in lines
 
+    def test_it_goes_on_after_an_error_that_passes(self) -> None:
+        """Too many open files are no damage, and do not end the check."""
+        log = Log(self.path)
+        for number in range(3):
+            log.put(("a", b"message %d" % number))
+            log.seal()
+        log.metadata.close()
+        log.directory.close()
+        log = Log(self.path)
+        self.addCleanup(log.close)
+        lines = logged(self)
+        opened, first = segment._open, log.catalog.segments[0].name.removesuffix(".log")
+        # The other steps, which fail before it, are tried again anyway.
+        self.patch(log.upkeep, "_rewrite_step", lambda: False)  # type: ignore[no-untyped-call]
+        for suffixes in ((".log", ".index"), (".log",)):
+            log.upkeep.step(NOW)
+            for one in log.catalog.segments[:3]:
+                one.release()
+
+            def fail(directory: int, name: str, failing: tuple[str, ...] = suffixes) -> int:
+                if name.endswith(failing) and not name.startswith(first):
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return opened(directory, name)
+
+            with mock.patch.object(segment, "_open", fail):
+                for _ in range(3):
+                    assert raised(OSError, log.rest).errno == errno.EMFILE
+        log.rest()
+        assert not log.catalog.damage.ranges(0)
+        assert lines == ["history: the check is complete; 0 records are damaged"]
+
 
 class DeadTests(FailureCase):
     """Segments of which most has expired, among many"""
