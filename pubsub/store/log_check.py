@@ -133,6 +133,10 @@ def index_problem(directory: LogDirectory, segment: Segment, found: Inspected) -
     file = directory.open(name, os.O_RDONLY)
     try:
         index = SegmentIndex.decode(os.pread(file, size, 0), segment.head.salt)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return f"{name} cannot be read: {error.strerror}"
     finally:
         os.close(file)
     if index is None:

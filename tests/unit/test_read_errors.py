@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.commands.history import history
-from pubsub.store import log_backup, read_errors, segment
+from pubsub.store import log_backup, log_check, read_errors, segment
 from pubsub.store.log_check import LogCheck
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import offset_at, read_page, read_parcel, topics_in
@@ -308,6 +308,24 @@ class CommandTests(ReadErrorCase):
         _, out = self.run_on("check")
         assert "the disk does not give offsets 20 to 20" in out, out
         assert "39 messages" in out, out
+
+    def test_an_index_that_the_disk_does_not_give(self) -> None:
+        """It is made from the segment, so that it is no loss."""
+        self.close()
+        self.disk.file, self.disk.broken = next(self.path.glob("*.index")).name, {0}
+        problem = f"{self.disk.file} cannot be read: Input/output error"
+        self.patch(log_check, "os", self.disk)  # type: ignore[no-untyped-call]
+        for command, expected in (
+            ("check", (f"{problem}\n", "40 messages")),
+            ("repair", (f"{problem}; it was made again\n",)),
+        ):
+            result = CliRunner().invoke(history, [command, "--store", str(self.path)])
+            assert result.exception is None or isinstance(result.exception, SystemExit)
+            for text in expected:
+                assert text in result.output
+        self.disk.broken = set()
+        with closing(LogCheck(self.path)) as check:
+            assert list(check.problems()) == []
 
     def test_a_repair_changes_nothing(self) -> None:
         _, out = self.run_on("repair")
