@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
@@ -14,7 +14,7 @@ class HeldRequest:
     """A ``Holdable`` that reports when nothing holds it any more."""
 
     def __init__(self) -> None:
-        self._holds: set[object] = set()
+        self._holds: set[Any] = set()
         self._released: Deferred[None] | None = None
 
     def hold(self, reason: object) -> None:
@@ -28,11 +28,18 @@ class HeldRequest:
             self._released.callback(None)
 
     def released(self) -> Deferred[None]:
-        """Fire when nothing holds this; may be cancelled."""
-        self._released = Deferred()
+        """Fire when nothing holds this; may be cancelled, and is forgotten by what holds it then.
+
+        A disk that hangs may hold publishers for hours, and clients repeat what they have given up.
+        """
+        self._released = Deferred(lambda _: self._give_up())
         if not self._holds:
             self._released.callback(None)
         return self._released
+
+    def _give_up(self) -> None:
+        for reason in self._holds:
+            reason.leave(self)
 
 
 def opened(gate: PublisherGate) -> Deferred[None]:

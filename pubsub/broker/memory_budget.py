@@ -168,6 +168,10 @@ class MemoryBudget:
         self._waiting.add(publisher)
         publisher.hold(self)
 
+    def leave(self, publisher: Holdable) -> None:
+        """``publisher`` does not wait any more."""
+        self._waiting.discard(publisher)
+
     def largest(self) -> MemoryHolder | None:
         """Return the holder of the most bytes, or None if there is no large holder."""
         return max(self.holders, key=lambda holder: holder.held, default=None)

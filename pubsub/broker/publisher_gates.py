@@ -19,6 +19,10 @@ class Gate:
         self._waiting.add(publisher)
         publisher.hold(self)
 
+    def leave(self, publisher: Holdable) -> None:
+        """``publisher`` does not wait any more."""
+        self._waiting.discard(publisher)
+
     def close(self) -> None:
         """Hold publishers from now on."""
         self.shut = True

@@ -59,7 +59,7 @@ class PublishingState(Tally):
         state_changes.count += 1
         for publisher, ignored in tuple(self.waiting.items()):
             if not self.blocked(ignored):
-                del self.waiting[publisher]
+                self.leave(publisher)
                 publisher.release(self)
 
     def blocked(self, ignored: object = None) -> bool:
@@ -76,3 +76,7 @@ class PublishingState(Tally):
         """
         self.waiting[publisher] = ignored
         publisher.hold(self)
+
+    def leave(self, publisher: Holdable) -> None:
+        """``publisher`` does not wait any more."""
+        self.waiting.pop(publisher, None)

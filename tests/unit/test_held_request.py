@@ -6,7 +6,9 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.held_request import HeldRequest, opened
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing_state import PublishingState
 
 
 class HeldRequestTests(SynchronousTestCase):
@@ -45,3 +47,24 @@ class HeldRequestTests(SynchronousTestCase):
         gate.open()
         self.failureResultOf(waiting[0], CancelledError)  # type: ignore[no-untyped-call]
         self.successResultOf(waiting[1])
+
+    def test_what_is_given_up_is_forgotten(self) -> None:
+        """What holds publishers may do so for hours, while clients try again and again."""
+        gate, topic, memory = Gate(), PublishingState(), MemoryBudget(1)
+        gate.close()
+        topic.block("somebody")
+        memory.add(2)
+        requests = [HeldRequest() for _ in range(2)]
+        for request in requests:
+            for reason in (gate, topic, memory):
+                reason.wait(request)
+        first, second = (request.released() for request in requests)
+        first.cancel()
+        self.failureResultOf(first, CancelledError)  # type: ignore[no-untyped-call]
+        for waiting in (gate._waiting, topic.waiting, memory._waiting):
+            assert list(waiting) == requests[1:]
+        gate.open()
+        topic.unblock("somebody")
+        self.assertNoResult(second)  # type: ignore[no-untyped-call]
+        memory.free(2)
+        self.successResultOf(second)
