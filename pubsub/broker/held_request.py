@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
-    from pubsub.interfaces import PublisherGate
+    from pubsub.interfaces import Holdable, PublisherGate
 
 
 class HeldRequest:
     """A ``Holdable`` that reports when nothing holds it any more."""
 
     def __init__(self) -> None:
-        self._holds: set[Any] = set()
+        self._holds: set[object] = set()
         self._released: Deferred[None] | None = None
 
     def hold(self, reason: object) -> None:
@@ -28,18 +29,14 @@ class HeldRequest:
             self._released.callback(None)
 
     def released(self) -> Deferred[None]:
-        """Fire when nothing holds this; may be cancelled, and is forgotten by what holds it then.
-
-        A disk that hangs may hold publishers for hours, and clients repeat what they have given up.
-        """
+        """Fire when nothing holds this. If it is cancelled, what holds this forgets it."""
         self._released = Deferred(lambda _: self._give_up())
         if not self._holds:
             self._released.callback(None)
         return self._released
 
     def _give_up(self) -> None:
-        for reason in self._holds:
-            reason.leave(self)
+        leave_all(self, self._holds)
 
 
 def opened(gate: PublisherGate) -> Deferred[None]:
@@ -48,3 +45,14 @@ def opened(gate: PublisherGate) -> Deferred[None]:
     if gate.shut:
         gate.wait(request)
     return request.released()
+
+
+def leave_all(publisher: Holdable, reasons: Iterable[object]) -> None:
+    """Have what holds ``publisher``, which ends, forget it: among ``reasons`` that is what can.
+
+    A disk that hangs may hold publishers for hours, and clients try again meanwhile.
+    """
+    for reason in reasons:
+        leave = getattr(reason, "leave", None)
+        if leave is not None:
+            leave(publisher)

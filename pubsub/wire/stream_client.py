@@ -16,6 +16,7 @@ from zope.interface import implementer
 
 from pubsub.broker.connection_figures import ConnectionFigures, figures_of
 from pubsub.broker.connection_marks import describe
+from pubsub.broker.held_request import leave_all
 from pubsub.broker.identity import Identity
 from pubsub.wire.connection_admission import report_end
 from pubsub.wire.departure import Departure
@@ -342,5 +343,6 @@ class StreamClient(Identified, Protocol):
         if replies is not None:
             replies.drop()
         self._uncharge_transport()
-        # Holders of this connection find that out when they release it.
-        self._hold_reasons = None
+        # Other holders of this connection find that out when they release it.
+        reasons, self._hold_reasons = self._hold_reasons, None
+        leave_all(self, reasons or ())

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import ISSLTransport, ITCPTransport, ITransport
 from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.publisher_gates import Gate
 from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.departure import LINGER
@@ -189,6 +190,16 @@ class HoldTests(SynchronousTestCase):
         client.stream.lose()
         connection.hold("more")
         connection.release("more")
+
+    def test_after_the_end_no_gate_keeps_it(self) -> None:
+        """Clients may come and go for hours while a disk hangs."""
+        client, connection = Setup().connect()
+        gate = Gate()
+        gate.close()
+        gate.wait(connection)
+        connection.hold("reason")
+        client.stream.lose()
+        assert not gate._waiting
 
 
 class CloseTests(SynchronousTestCase):
