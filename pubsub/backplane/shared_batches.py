@@ -299,6 +299,6 @@ def _decode(data: bytes | None) -> _Reservation | None:
         found = json.loads(data)
         if found["v"] == _VERSION:
             return _Reservation(int(found["batch"]), str(found["broker"]), bool(found["done"]))
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         pass
     raise _UnknownVersion("another version of the broker has written the value")

@@ -364,7 +364,8 @@ class BatchTests(BatchCase):
 
     async def test_values_of_another_version(self) -> None:
         here = self.writing()
-        for value in (b'{"v":2}', b"[", b"3"):
+        endless = b'{"v":1,"batch":1e999,"broker":"","done":true}'
+        for value in (b'{"v":2}', b"[", b"3", b"[" * 100_000, endless):
             self.bucket.write(shared_batches._state_key(QUERY), value)
             with pytest.raises(BackplaneAway):
                 await self.batches[here].check(QUERY, 0)

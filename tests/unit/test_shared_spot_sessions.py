@@ -465,7 +465,10 @@ class FailureTests(SpotCase):
         await self.got(again, publish(b"t", b"0"))
 
     def test_malformed_notes(self) -> None:
-        for names, prefixes in (("", "[]"), ("[]", "[1]"), ("1", "[]"), ("[]", '["\u0100"]')):
+        deep = "[" * 100_000
+        for names, prefixes in (
+            ("", "[]"), ("[]", "[1]"), ("1", "[]"), ("[]", '["\u0100"]'), (deep, "[]")
+        ):  # fmt: skip
             content = SessionContent((), {"": 0}, {"names": names, "prefixes": prefixes})
             assert kept_of(content, NotImplemented) is None
         assert (

@@ -63,7 +63,7 @@ def kept_of(content: SessionContent, make: Callable[[str], Topic]) -> KeptSubscr
         return KeptSubscriptions(
             frozenset(map(str, names)), begins, known_topics(content, make), content.behind[_OTHERS]
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
