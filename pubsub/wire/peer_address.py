@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 from sys import intern
 
@@ -16,7 +17,13 @@ _MAPPED = "::ffff:"
 def is_local(peer: object) -> bool:
     """Return whether the peer is on this machine: at a loopback address or a UNIX socket."""
     host = host_of(peer)
-    return host == UNIX or ip_address(host).is_loopback
+    return host == UNIX or _is_loopback(host)
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
+    # Remembered, as each request over HTTP asks several times.
+    return ip_address(host).is_loopback
 
 
 def host_of(address: object) -> str:

@@ -28,6 +28,7 @@ if __name__ == "__main__" and sys.argv[1] == "uncounted":
 
     install()
 
+from pubsub.protocols.cafe.codec import Ping, Pong, encode
 from tests.bench import lockstep
 from tests.bench.lockstep import Client
 from tests.bench.wires.cafe import ACK_SIZE, CafeWire
@@ -43,13 +44,15 @@ _COPIES = "glibc.cpu.x86_rep_movsb_threshold=2147483647"
 # The first flushes of a tenth of a second are timed.
 _WARM = 120
 _WIRE = CafeWire()
+_PING, _PONG = encode(Ping()), encode(Pong())
 _MIXED_SIZES = tuple(16 + index * 37 % 241 for index in range(500))
 
 
 class Load(NamedTuple):
     """Each publisher sends, in each repetition, one message of each of ``sizes``.
 
-    The messages go to ``topics`` topics in turn, over all repetitions.
+    The messages go to ``topics`` topics in turn, over all repetitions. With ``confirmed``, a PING
+    follows those of a repetition, and the publisher waits for its PONG.
     """
 
     publishers: int = 1
@@ -57,6 +60,7 @@ class Load(NamedTuple):
     topics: int = 1
     sizes: Sequence[int] = (64,)
     repetitions: int = 320
+    confirmed: bool = False
 
     @property
     def deliveries(self) -> int:
@@ -67,6 +71,7 @@ class Load(NamedTuple):
 LOADS: Mapping[str, Load] = {
     "1-1, one at a time": Load(),
     "50-1, one at a time": Load(publishers=50, repetitions=64),
+    "50-1, one at a time, confirmed": Load(publishers=50, repetitions=64, confirmed=True),
     "1-10, one at a time": Load(subscribers=10),
     "1-1, one at a time, 10 topics in turn": Load(topics=10),
     "1-1, mixed sizes in batches": Load(sizes=_MIXED_SIZES, repetitions=160),
@@ -189,6 +194,9 @@ def measure(broker: Broker, load: Load) -> float:
         for size in load.sizes:
             data += _WIRE.publication(topics[place % load.topics], size).before + bytes(size)
             place += 1
+        if load.confirmed:
+            data += _PING
+            due[: load.publishers] = [one + len(_PONG) for one in due[: load.publishers]]
         for sender in senders:
             sender.send(data)
         amount = sum(_WIRE.delivery(1, size).size for size in load.sizes) * load.publishers
