@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,16 @@ HANDLED, STORED = "handled", "stored"
 _PARSING_COST = 8
 # Bytes of lines that are parsed at once, rather than in a thread.
 _PARSED_AT_ONCE = 8 * 1024
+
+
+def publishing_memory(listener: Listener, nbytes: int) -> AbstractContextManager[None]:
+    """Return a context in which ``nbytes`` are counted for the messages of a request.
+
+    Small requests are admitted up to the bound, where they wait as publishers over other protocols
+    do; larger ones raise MemoryExhausted before it (see ``MemoryBudget.work``).
+    """
+    memory = listener.memory
+    return memory.work(nbytes) if nbytes > IN_MEMORY else memory.counted(nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +284,8 @@ class PublishHandler:
         access.require_publish(name)
         messages = await self._messages(request)
         limiters = request.channel.limiters()
-        memory, nbytes = self._listener.memory, messages.memory
         # The body, which is counted too, ends with the connection; they may have to wait longer.
-        with memory.work(nbytes) if nbytes > IN_MEMORY else memory.counted(nbytes):
+        with publishing_memory(self._listener, messages.memory):
             submitted = await self._publisher.submit(name, messages, sender, access, limiters)
         published = await self._publisher.confirmed([submitted])
         request.count_published(published.messages, messages.columns.nbytes)
@@ -302,11 +312,10 @@ class PublishHandler:
         if content_type.partition(";")[0].strip().lower() != JSONL:
             return one_message(body, request.requestHeaders)
         needed = _PARSING_COST * len(body)
-        memory = self._listener.memory
-        if needed > memory.work_limit:
+        if needed > self._listener.memory.work_limit:
             message = f"the request needs {needed} bytes of memory; send fewer messages at a time"
             raise ApiError(TOO_LARGE, "too-large", message)
-        with memory.work(needed):
+        with publishing_memory(self._listener, needed):
             if len(body) <= _PARSED_AT_ONCE:
                 return many_messages(body)
             parsed: SubmittedMessages = await self._run_in_thread(lambda: many_messages(body))

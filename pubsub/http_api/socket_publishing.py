@@ -22,6 +22,7 @@ from pubsub.http_api.message_body import (
     joined_messages,
     message_of,
 )
+from pubsub.http_api.message_publishing import publishing_memory
 from pubsub.http_api.parameters import check_name, invalid
 from pubsub.kernel import Columns
 
@@ -169,7 +170,7 @@ async def publish(
     each = _pop_headers(row)
     names, columns, common = _parsed(row, payload)
     publication = _SocketPublication(listener, publisher, sender, access, limiters, refuse)
-    with listener.memory.work(_HEADER_BYTES * sum(map(len, each))):
+    with publishing_memory(listener, _HEADER_BYTES * sum(map(len, each))):
         headers = await _headers_of_each(listener, each, columns.count, common)
         messages = SubmittedMessages(columns, headers)
         if is_mixed:

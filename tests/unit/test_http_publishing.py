@@ -74,8 +74,11 @@ class PublishTests(SynchronousTestCase):
         memory.add(9_000_000)
         memory.limit = 10_000_000
         assert self.client.post(PATH, b"small").status == 200
+        assert self.client.post(PATH, b'{"value": "line"}\n', Content_Type=ND).status == 200
         assert self.client.post(PATH, b"x" * 100_000).error == (503, "memory")
-        assert len(self.stored()) == 1
+        lines = b'{"value": "line"}\n' * 1000
+        assert self.client.post(PATH, lines, Content_Type=ND).error == (503, "memory")
+        assert len(self.stored()) == 2
 
     def test_the_memory_of_headers_is_counted(self) -> None:
         memory, holder = self.house.broker.memory, Held()

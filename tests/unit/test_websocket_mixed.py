@@ -264,6 +264,13 @@ class HeadersTests(SynchronousTestCase):
         assert self.client.pull()[0]["ok"]["messages"] == MAX_JOINED
         assert self.house.broker.memory.used < 4 * MAX_JOINED * 500
 
+    def test_most_of_the_memory_is_in_use(self) -> None:
+        memory = self.house.broker.memory
+        memory.add(9_000_000)
+        memory.limit = 10_000_000
+        assert self.send([[]] * 4)["ok"]["messages"] == 4
+        assert self.send([[{"key": "k", "value": "v"}]] * 4)["ok"]["messages"] == 4
+
     def test_there_is_no_memory_for_them(self) -> None:
         memory = self.house.broker.memory
         memory.limit = memory.used + 50_000
