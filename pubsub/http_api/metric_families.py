@@ -15,6 +15,7 @@ from pubsub.http_api.metric_family import (
     Family,
     by_key,
     certificates,
+    evictions,
     of_issuers,
     per_protocol,
     refusals,
@@ -72,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         COUNTER,
         "Clients disconnected to protect the others.",
         ("reason",),
-        by_key("evictions"),
+        evictions,
     ),
     Family(
         "pubsub_refusals",

@@ -13,6 +13,9 @@ COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 # Values of a label, beyond which they are added up under OTHERS.
 _MAX_VALUES = 100
 OTHERS = "other"
+# Reasons that have a sample from the start. An alert about an increase in a counter does not see
+# the first event if the counter begins with it.
+_EVICTIONS = ("slow-consumer", "memory-bound")
 
 Figures = Mapping[str, Any]
 Samples = Iterable[tuple[Sequence[str], float]]
@@ -116,6 +119,12 @@ def certificates(reading: Reading) -> Samples:
     """Return the ends of the certificates of TLS."""
     for one in reading.figures.get("certificates", ())[:_MAX_VALUES]:
         yield (one["protocol"], one["setting"], one["subject"]), one["expires"]
+
+
+def evictions(reading: Reading) -> Samples:
+    """Return the evictions, by reason."""
+    found = {**dict.fromkeys(_EVICTIONS, 0), **reading.figures["evictions"]}
+    return [((reason,), number) for reason, number in _bounded(found).items()]
 
 
 def refusals(reading: Reading) -> Samples:
