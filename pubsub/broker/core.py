@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 CLOCK = "clock"
 """The table of the store's metadata with the state of the wall clock."""
+# Its keys: what the clock remembers, and the limit of timestamps in µs.
+_STATE, _LIMIT = "", "limit"
 
 
 class DispatcherMaker(Protocol):
@@ -163,8 +165,14 @@ class BrokerCore:
 
     def start_clock(self) -> None:
         """Start the wall clock with its state in the store, which is open."""
-        remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
-        self.wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
-        self.wall.start(self.store.last_timestamp, remembered)
+        store, wall, found = self.store, self.wall, dict(self.store.items(CLOCK))
+        limit = found.get(_LIMIT)
+        wall.remember = lambda text: store.put(CLOCK, _STATE, text.encode())
+        wall.remember_limit = lambda limit: store.put(CLOCK, _LIMIT, str(limit).encode())
+        wall.start(
+            store.last_timestamp,
+            found.get(_STATE, b"").decode(errors="replace"),
+            None if limit is None else int(limit),
+        )
         # Subscriptions end with their tokens, at a time of the wall clock.
         self.wall.moved = self.recheck_all

@@ -11,6 +11,8 @@ set in either direction, and these rules limit the effect:
   difference of the two clocks is remembered. Without it, nothing shows whether the clock is right.
   If the first reading is then more than JUMP seconds after the last stored message, retention goes
   on from that message for LASTING seconds.
+- The last stored message may be one of another broker, whose clock can be wrong. So a limit above
+  the timestamps of this broker is stored before they reach it, and a start is not bound beyond it.
 
 Tokens are valid by the system's clock as it is.
 """
@@ -72,6 +74,7 @@ class WallClock:
         self.jumps = 0
         self.moved: Callable[[], object] = lambda: None
         self.remember: Callable[[str], object] = lambda text: None
+        self.remember_limit: Callable[[int], object] = lambda limit: None
         self.ticks: Ticks = UnknownTicks()
         # The tick of the last timestamp.
         self._tick = 0
@@ -88,18 +91,26 @@ class WallClock:
         # Times of the system from which on the last timestamp is not decreased, and until which
         # there is no jump.
         self._last = self._bound = 0.0
+        # The limit that was remembered last.
+        self._limit = 0.0
 
-    def start(self, last: int, remembered: str = "") -> None:
+    def start(self, last: int, remembered: str = "", limit: int | None = None) -> None:
         """Start after a message that was stored at ``last``, in µs; 0 if there is none.
 
-        ``remembered`` is the last text that ``remember`` was called with.
+        ``remembered`` and ``limit`` are what ``remember`` and ``remember_limit`` were called with
+        last.
         """
+        reported = _REPORTED
+        if limit is not None and limit < last:
+            # The limit is up to JUMP seconds above the last timestamp.
+            last, reported = limit, JUMP
+        self._limit = 0.0
         continues = self._restore(remembered)
         self.now()
         self._raise_to(last)
         stored = last / MICROSECONDS
         behind = stored - self._accepted
-        if behind > _REPORTED:
+        if behind > reported:
             self.jumps += 1
             log.warn(
                 "clock: the last stored message is {seconds:.0f} s ahead of the system's clock; "
@@ -134,7 +145,14 @@ class WallClock:
             self._timestamp = timestamp = floor(now * _MICROSECONDS)
             return timestamp
         self._raise_to(int(self.now() * MICROSECONDS))
+        if self._last >= self._limit:
+            self._limit = self._last + JUMP
+            self.remember_limit(int(self._limit * MICROSECONDS))
+            self._set_bound()
         return self._timestamp
+
+    def _set_bound(self) -> None:
+        self._bound = min(self._accepted + JUMP, self._limit)
 
     def _raise_to(self, timestamp: int) -> None:
         self._timestamp = max(self._timestamp, timestamp)
@@ -147,7 +165,7 @@ class WallClock:
         ahead = system - expected
         waits = ahead > JUMP and not self._has_lasted(ahead, elapsed)
         self._accepted, self._read_at = expected if waits else system, elapsed
-        self._bound = self._accepted + JUMP
+        self._set_bound()
         if not waits:
             self._report(ahead, elapsed)
         begin = self._accepted - elapsed

@@ -25,11 +25,13 @@ class Times:
         self.monotonic = 1000.0
         self.system = START
         self.remembered = ""
+        self.limits: list[int] = []
         self.wall = self._make("boot-1")
 
     def _make(self, boot: str) -> WallClock:
         wall = WallClock(lambda: self.system, lambda: self.monotonic, boot)
         wall.remember = self._remember
+        wall.remember_limit = self.limits.append
         return wall
 
     def _remember(self, text: str) -> None:
@@ -39,7 +41,8 @@ class Times:
         """Make a new clock, after a message that was stored ``last`` seconds after the start."""
         remembered, self.remembered = self.remembered, ""
         self.wall = self._make(boot)
-        self.wall.start(int((START + last) * SECOND), remembered)
+        limit = self.limits[-1] if self.limits else None
+        self.wall.start(int((START + last) * SECOND), remembered, limit)
         self.remembered = self.remembered or remembered
 
     def advance(self, seconds: float) -> None:
@@ -284,6 +287,32 @@ class RestartTests(SynchronousTestCase):
             self.times.restart(10)
             assert self.times.stamp == 10
 
+    def test_a_message_of_another_broker_binds_for_a_minute_at_most(self) -> None:
+        assert self.times.stamp == 10
+        self.pause(5)
+        self.times.restart(8 * DAY)
+        assert 15 <= self.times.stamp <= 10 + JUMP + 1
+        assert self.times.wall.jumps == 0
+        self.times.advance(JUMP)
+        assert self.times.stamp == self.judged == 15 + JUMP
+
+    def test_its_own_last_message_binds_if_the_clock_is_set_back_too(self) -> None:
+        assert self.times.stamp == 10
+        self.times.system -= 3600
+        self.times.restart(8 * DAY)
+        assert 10 <= self.times.stamp <= 10 + JUMP + 1
+        assert self.times.wall.jumps
+
+    def test_no_timestamp_exceeds_the_limit_that_was_remembered_before_it(self) -> None:
+        for _ in range(600):
+            assert self.times.stamp <= self.times.limits[-1] / SECOND - START
+            self.times.advance(1)
+            self.times.system += 0.7
+        assert len(self.times.limits) < 25
+        idle = len(self.times.limits)
+        self.times.advance(DAY)
+        assert len(self.times.limits) == idle
+
     def test_it_is_not_remembered_every_second(self) -> None:
         texts = set()
         for _ in range(100):
@@ -366,6 +395,16 @@ class BrokerTests(SynchronousTestCase):
         self.clock.pump([1.0] * (int(LASTING) + 2))
         assert listener.wall.jumps == 1
         assert listener.wall.timestamp() == int(self.system * SECOND)
+
+    def test_the_next_broker_is_not_bound_by_the_messages_of_others(self) -> None:
+        store = self.broker.store
+        last = make_listener(self.broker).wall.timestamp()
+        store.last_timestamp = int((START + DAY) * SECOND)
+        wall = WallClock(lambda: self.system, self.clock.seconds)
+        broker = make_broker(self.clock, wall=wall, store=store)
+        broker.startService()
+        self.addCleanup(broker.stopService)
+        assert last <= wall.timestamp() <= last + (JUMP + 1) * SECOND
 
     def test_subscriptions_are_checked_again_after_a_jump(self) -> None:
         listener = make_listener(self.broker)
