@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
 from pubsub.backplane.identity_entry import MAX_VALUE
-from pubsub.backplane.nats_connection import NatsConnection
+from pubsub.backplane.nats_connection import PING, NatsConnection
 from pubsub.backplane.nats_history import HistoryStream, NatsStream
 from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_work import Change, Outbound
@@ -244,7 +244,7 @@ class NatsBackplane:
                 needed=_NEEDED,
             )
 
-    def away(self, reason: str) -> None:
+    def away(self, reason: str, silence: float = 0.0) -> None:
         """See ``Watcher``."""
         now = self._reactor.seconds()
         if self.trouble in (None, _AT_START):
@@ -258,12 +258,13 @@ class NatsBackplane:
             # The first reason is often that the server stops; a later one is what to mend.
             log.warn("backplane: the engine is still away: {reason}", reason=reason)
             self._logged, self._logged_at = reason, now
-        self._leave(reason)
+        self._leave(reason, silence)
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, silence: float = 0.0) -> None:
         self.trouble = reason
         if self._away_since is None:
-            self._away_since = self._reactor.seconds()
+            # An engine that is silent for longer than between two pings forwards nothing either.
+            self._away_since = self._reactor.seconds() - silence * (silence > PING)
         if self.history is not None and self.history.watcher is not None:
             self.history.watcher.left()
 

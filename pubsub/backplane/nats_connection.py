@@ -55,7 +55,7 @@ OLDEST = (2, 12)
 """The oldest version of nats-server that is supported."""
 # Seconds to connect, between two attempts, and without an answer after which a connection is given
 # up: two pings, or a flush.
-_CONNECT, _PAUSE, _PING, _FLUSH = 2.0, 0.5, 5, 10
+_CONNECT, _PAUSE, PING, _FLUSH = 2.0, 0.5, 5, 10
 # Bytes after which the engine is asked whether it has all of them.
 _UNANSWERED = 1024**2
 # Seconds that closing a connection takes at most, and the end of all.
@@ -90,7 +90,7 @@ class NatsConnection:
         self._loop: TappedLoop
         self._keeping: asyncio.Task[None]
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tried = False
+        self._tried = self._stopping = False
         self.problem: str | None = None
         """The reason why the engine cannot be used, if the first attempt has shown one."""
         self._servers = cycle(options.servers.urls)
@@ -103,7 +103,6 @@ class NatsConnection:
         # Bytes that were sent: those that are not reported, and those that are not answered.
         self._sent = self._unanswered = 0
         self._tap: Tap
-        self._stopping = False
         # Whether a server has shown that it has JetStream.
         self._checked = False
         self._last_error = ""
@@ -250,7 +249,8 @@ class NatsConnection:
             if isinstance(problem, Unusable):
                 raise problem
             if not self._stopping:
-                self._call(self._watcher.away, self._last_error or reason_of_end(problem, client))
+                why = self._last_error or reason_of_end(problem, client)
+                self._call(self._watcher.away, why, self._loop.silence)
         finally:
             self._client = None
             if self.history is not None:
@@ -306,7 +306,7 @@ class NatsConnection:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=int(_CONNECT),
-                ping_interval=_PING,
+                ping_interval=PING,
                 max_outstanding_pings=2,
                 **options,
             )

@@ -146,6 +146,8 @@ class Tap(asyncio.BufferedProtocol):
         self._direct = False
         self._descriptor = -1
         self.transport: Any = None
+        self.heard = loop.reactor.seconds()
+        """When the server has sent something for the last time, by the reactor's clock."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.BaseProtocol``."""
@@ -177,6 +179,7 @@ class Tap(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See ``asyncio.BufferedProtocol``."""
+        self.heard = self._loop.reactor.seconds()
         rest = self._splitter.take(nbytes)
         if rest:
             self._inner.data_received(rest)
@@ -201,6 +204,7 @@ class Tap(asyncio.BufferedProtocol):
             return
         except OSError:
             count = 0
+        self.heard = self._loop.reactor.seconds()
         rest = self._splitter.take(count)
         if count and not rest:
             self._loop.after_pass()
@@ -263,6 +267,11 @@ class TappedLoop(ReactorLoop):
     def __init__(self, reactor: Any, after_pass: Callable[[], object], receive: Receive) -> None:
         super().__init__(reactor, after_pass)
         self._receive = receive
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the server of the last connection has sent anything; 0 without one."""
+        return 0.0 if self.tap is None else self.reactor.seconds() - self.tap.heard
 
     def end(self) -> None:
         """See ``ReactorLoop``."""

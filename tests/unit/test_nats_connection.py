@@ -240,6 +240,20 @@ class ReasonTests(SynchronousTestCase):
         )
         assert "connected to nats://other:4222" in lines[-2]
 
+    def test_messages_may_be_missed_since_the_engine_has_been_silent(self) -> None:
+        clock, lines = Clock(), logged(self)
+        backplane = NatsBackplane(
+            cast(Any, OPTIONS), clock, lambda call: None, lambda *dropped: None
+        )
+        backplane.want("a")
+        # Less than between two pings shows nothing.
+        for silence, missed in ((11.0, "14.0"), (4.0, "3.0")):
+            backplane.connected("nats://engine:4222", 2**20)
+            backplane.away("it does not answer in time", silence)
+            clock.advance(3)
+            backplane.connected("nats://engine:4222", 2**20)
+            assert f"in the {missed} s before" in lines[-1]
+
     def test_one_server_is_away_and_another_one_is_unusable(self) -> None:
         clock, lines = Clock(), logged(self)
         backplane = NatsBackplane(

@@ -173,6 +173,17 @@ class TapTests(SynchronousTestCase):
             assert time.monotonic() < deadline, "nothing happens"
             self.reactor.iterate(0.05)
 
+    def test_it_notes_when_the_server_was_heard(self) -> None:
+        for data, read in (
+            (b"PING\r\n", lambda: self.tap.heard),
+            (message(TOPIC, b"by the loop"), lambda: self.tap in self.reactor.getReaders()),
+            (message(TOPIC, b"by the reactor"), lambda: len(self.found) == 2),
+        ):
+            self.tap.heard = 0.0
+            self.server.sendall(data)
+            self.wait(read)
+            assert 0 <= self.loop.silence <= TIMEOUT
+
     def read_by_the_reactor(self) -> None:
         """Have it read, and the loop not."""
         self.server.sendall(message(TOPIC, b"first"))
