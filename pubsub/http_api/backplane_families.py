@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pubsub.http_api.metric_family import COUNTER, GAUGE, Family, value
+from pubsub.http_api.metric_family import COUNTER, GAUGE, Family, Reading, Samples, value
+
+
+def _is_shared(reading: Reading) -> Samples:
+    """Sessions that fail begin again twice a second: a reason lasts until none has failed."""
+    found = reading.figures.get("backplane", {})
+    if "history_connected" not in found:
+        return ()
+    return (((), float(found["history_connected"] and not found["history_trouble"])),)
+
 
 BACKPLANE = (
     Family(
@@ -73,7 +82,7 @@ BACKPLANE = (
         GAUGE,
         "1 while the histories are shared; only with backplane-history shared.",
         (),
-        value("backplane", "history_connected"),
+        _is_shared,
     ),
     Family(
         "pubsub_backplane_history_replicated_messages",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -134,6 +135,18 @@ class TextTests(MetricsCase):
         assert {*before.values()} == {0}
         assert before.keys() == after.keys()
         assert after[("reason", "memory-bound"),] == after[("reason", "slow-consumer"),] == 1
+
+    def test_a_history_is_not_shared_while_its_sessions_fail(self) -> None:
+        reading, name = self.reading(), "pubsub_backplane_history_connected"
+        for connected, trouble, shown in (
+            (True, "", b"1.0"), (True, "no storage", b"0.0"), (False, "", b"0.0"),
+        ):  # fmt: skip
+            backplane = {"history_connected": connected, "history_trouble": trouble}
+            given = replace(reading, figures={**reading.figures, "backplane": backplane})
+            assert b"\n%s %s\n" % (name.encode(), shown) in render(given, "")[0]
+        for figures in ({}, {"backplane": {"connected": True}}):
+            given = replace(reading, figures={**reading.figures, **figures})
+            assert b"\n%s " % name.encode() not in render(given, "")[0]
 
     def test_a_histogram_has_all_buckets(self) -> None:
         times = self.broker.router.flush_times
