@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.broker.limits import UNKNOWN
-from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
+from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refused
 from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
 from pubsub.wire.life_cycle import Event
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # The reason for which a client with many frames is not read from.
 _TURN = "turn"
+_NO_ROOM = "there was no memory for the rest of a frame; try again later"
 
 
 @implementer(IHandshakeListener)
@@ -221,15 +222,15 @@ class Connection(StreamClient):
 
         There is a sweep every second, so that reads need not look at the clock.
         """
-        if self._departure is not None or self._hold_reasons:
+        reasons, buffer = self._hold_reasons, self._read_buffer
+        if self._departure is not None or (reasons and reasons != {buffer}):
             # Leaving has a deadline of its own; a client that is held cannot send.
             return
         listener = self.listener
-        buffer, seconds = self._read_buffer, listener.frame_seconds
-        if buffer is not None and seconds and buffer.overdue(seconds):
-            error = FrameTimeout()
+        if buffer is not None and listener.frame_seconds and buffer.overdue(listener.frame_seconds):
+            error = MemoryExhausted(_NO_ROOM) if reasons else FrameTimeout()
             self.fail(error.reason, self.refusal(error))
-        elif listener.idle_timeout:
+        elif listener.idle_timeout and not reasons:
             is_new = self._idle_ticks < 0
             self._idle_ticks += -1 if is_new else 1
             if abs(self._idle_ticks) > listener.idle_timeout + is_new:

@@ -5,12 +5,26 @@ The bytes are kept as they were received and joined once. Knows no transport and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.memory_budget import INPUT
 
 if TYPE_CHECKING:
-    from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
+    from pubsub.broker.memory_budget import MemoryBudget
+
+
+class HeldConnection(Protocol):
+    """A connection that is not read from while something holds it."""
+
+    @property
+    def held(self) -> int: ...
+
+    def evict(self, reason: str) -> None: ...
+
+    def hold(self, reason: object) -> None: ...
+
+    def release(self, reason: object) -> None: ...
+
 
 # Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
 # part of the estimate for a connection.
@@ -38,14 +52,15 @@ class ReadBuffer:
     """The bytes of one connection's partial frame.
 
     It exists only while there is a partial frame, so that an idle connection does not pay for it.
-    ``holder`` is charged in ``memory``.
+    ``holder`` is charged in ``memory``. At the bound it is not read from before there is room for
+    the rest of the frame.
     """
 
     __slots__ = (
         "_age", "_chunks", "_frame_bytes", "_holder", "_memory", "_nbytes", "_need", "charged",
     )  # fmt: skip
 
-    def __init__(self, holder: MemoryHolder, memory: MemoryBudget) -> None:
+    def __init__(self, holder: HeldConnection, memory: MemoryBudget) -> None:
         self._holder = holder
         self._memory = memory
         self._chunks: list[bytes] = []
@@ -109,6 +124,8 @@ class ReadBuffer:
         self._chunks = []
         if self.charged:
             self._charge(0)
+        self._memory.leave(self)
+        self._holder.release(self)
         return self._whole_frames(0) if self._frame_bytes else 0
 
     def _whole_frames(self, first: int) -> int:
@@ -125,3 +142,13 @@ class ReadBuffer:
         if nbytes != self.charged:
             before, self.charged = self.charged, nbytes
             self._memory.charge(self._holder, before, nbytes, 0, INPUT)
+            if nbytes > before and self._memory.full:
+                self._memory.wait(self)
+
+    def hold(self, _reason: object) -> None:
+        """See ``Holdable``."""
+        self._holder.hold(self)
+
+    def release(self, _reason: object) -> None:
+        """See ``Holdable``."""
+        self._holder.release(self)

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits
 from pubsub.wire.connection import ConnectionFactory
-from tests.unit.connections import Lines, Setup
+from tests.unit.connections import Frames, Lines, LongFrames, Setup
 from tests.unit.streams import Client
 
 
@@ -67,6 +67,56 @@ class MemoryTests(SynchronousTestCase):
         for _ in range(20):
             setup.clock.advance(1)
         assert [client.closed for client, _ in clients] == [False, True, False]
+
+    def at_bound(self, **settings: object) -> tuple[Setup, Client, Frames]:
+        """Return a client with the first 20,000 bytes of a frame, which were all there was."""
+        setup = Setup(LongFrames, BrokerLimits(max_memory=20_000), frame_seconds=3, **settings)
+        setup.broker.startService()
+        client, connection = setup.connect()
+        client.send((40_000).to_bytes(4, "big"))
+        assert not client.stream.paused
+        client.send(bytes(20_000))
+        assert setup.broker.memory.full
+        return setup, client, connection
+
+    def test_at_the_bound_the_rest_of_a_frame_is_not_read(self) -> None:
+        setup, client, connection = self.at_bound()
+        assert client.stream.paused
+        setup.broker.memory.reconfigure({"max-memory": 50_000})
+        assert not client.stream.paused
+        client.send(bytes(20_000))
+        assert connection.frames == [bytes(40_000)]
+        for _ in range(10):
+            setup.clock.advance(1)
+        assert not client.closed
+
+    def test_a_frame_for_which_there_is_no_room_in_time(self) -> None:
+        setup, client, connection = self.at_bound(idle_timeout=1)
+        for _ in range(3):
+            setup.clock.advance(1)
+        assert not client.closed
+        setup.clock.advance(1)
+        assert client.take() == b"no: memory"
+        client.stream.lose()
+        assert setup.broker.memory.used == 0
+        assert setup.broker.counters.refusals == {("toy", "memory"): 1}
+
+    def test_a_frame_of_a_client_that_is_held_for_another_reason_may_take_longer(self) -> None:
+        setup, client, connection = self.at_bound()
+        connection.hold("another")
+        for _ in range(10):
+            setup.clock.advance(1)
+        assert not client.closed
+        setup.broker.memory.reconfigure({"max-memory": 0})
+        assert client.stream.paused
+        connection.release("another")
+        assert not client.stream.paused
+
+    def test_a_client_that_ends_at_the_bound_is_forgotten(self) -> None:
+        setup, client, connection = self.at_bound()
+        client.stream.lose()
+        assert setup.broker.memory.used == 0
+        assert connection.ends == 1
 
     def test_at_the_memory_bound_no_connection_is_admitted(self) -> None:
         setup = Setup(limits=BrokerLimits(max_memory=CONNECTION_BYTES))
