@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import TYPE_CHECKING, TypeVar
 
 from pubsub.broker.audience import Share
@@ -96,15 +97,15 @@ def disjoint(
     }
 
 
+def messages_of(together: EachTargets[_Writer], columns: Columns) -> list[int]:
+    """Return how many messages each item of ``together`` gets, at most."""
+    counts = {index: count for index, count, _ in columns.totals()}
+    return [sum([counts.get(index, 0) for index in frames]) for _, frames, _ in together.values()]
+
+
 def deliveries(together: EachTargets[_Writer], columns: Columns) -> int:
     """Return how many messages the outboxes of ``together`` get, at most."""
-    counts = {index: count for index, count, _ in columns.totals()}
-    return sum(
-        [
-            len(targets) * sum([counts.get(index, 0) for index in frames])
-            for targets, (_, frames, _) in together.items()
-        ]
-    )
+    return sum(map(mul, map(len, together), messages_of(together, columns)))
 
 
 def _joined(items: Sequence[Wanted[_Writer]]) -> Wanted[_Writer]:

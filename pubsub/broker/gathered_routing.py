@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.gathered_audience import add_groups, by_targets, deliveries, disjoint
+from pubsub.broker.gathered_audience import (
+    add_groups,
+    by_targets,
+    deliveries,
+    disjoint,
+    messages_of,
+)
 from pubsub.broker.row_routing import RowRouting
 from pubsub.broker.sender_routing import route_by_sender
 from pubsub.kernel import encode_groups
@@ -22,11 +28,11 @@ if TYPE_CHECKING:
     from pubsub.broker.gathered_audience import ByTargets, Groups
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
-    from pubsub.kernel import Senders
+    from pubsub.kernel import Columns, Senders
 
-# Audiences of which the messages are encoded in one tick, and otherwise deliveries of single
-# messages: 8 and 1 µs.
-_AUDIENCES, _DELIVERIES = 1_000, 10_000
+# Audiences of which the messages are encoded in one tick, messages of all of them, and otherwise
+# deliveries of single messages: 8, 0.1 and 1 µs.
+_AUDIENCES, _MESSAGES, _DELIVERIES = 1_000, 50_000, 10_000
 
 
 def route_gathered(
@@ -61,9 +67,7 @@ def route_gathered(
         topics, batch, senders, [one for one in others if one[1].encoder.writer is None]
     )
     apart = disjoint(together, batch.columns, _AUDIENCES)
-    if senders is None and (
-        rows.takes_long or (apart is None and deliveries(together, batch.columns) > _DELIVERIES)
-    ):
+    if senders is None and (rows.takes_long or _takes_long(together, apart, batch.columns)):
         _route_in_slices(router, topics, batch)
         return
     if apart is None:
@@ -78,6 +82,14 @@ def route_gathered(
         for index, count, _ in batch.columns.totals():
             if topics[index].behind:
                 topics[index].passed += count
+
+
+def _takes_long(together: ByTargets, apart: ByTargets | None, columns: Columns) -> bool:
+    """Return whether to encode and deliver the messages takes too long for one tick."""
+    if apart is None:
+        return deliveries(together, columns) > _DELIVERIES
+    # Audiences that are apart anyway have hardly more messages together than the batch.
+    return apart is not together and sum(messages_of(apart, columns)) > _MESSAGES
 
 
 def _route_in_slices(router: Router, topics: Sequence[Topic], batch: Batch) -> None:

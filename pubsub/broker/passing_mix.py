@@ -58,7 +58,8 @@ def publish_passing(
     for index, count, nbytes in batch.columns.totals():
         topics[index].count(count, nbytes, timestamp)
     route_gathered(router, topics, batch, senders)
-    if _waits_for_more(router):
+    if _PIECES <= len(router.pending) <= _MOST_PIECES:
+        # Asked at the end of the tick, not for each of its reads: it looks at all pieces.
         look_again(partial(_waits_for_more, router))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.batch import Batch
 from pubsub.broker.batch_rows import BatchRows
 from pubsub.broker.encoders import encoder_at_once
-from pubsub.broker.gathered_audience import add_groups, deliveries, disjoint
+from pubsub.broker.gathered_audience import add_groups, deliveries, disjoint, messages_of
 from pubsub.broker.senders import sender_of_each
 from pubsub.kernel import Columns
 
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 # Audiences that look at all messages, of which they get some.
 _FEW = 4
-# Audiences that are routed in one tick, and otherwise deliveries of single messages: 30 and 3 µs.
-_AUDIENCES, _DELIVERIES = 250, 2_500
+# Audiences that are routed in one tick, messages of all of them, and otherwise deliveries of single
+# messages: 30, 3 and 3 µs.
+_AUDIENCES, _MESSAGES, _DELIVERIES = 250, 2_500, 2_500
+# Messages of all audiences for each message of several senders. These are not routed in slices: of
+# more, it takes less time to encode each message once.
+_TIMES = 4
 
 
 class RowRouting:
@@ -51,7 +55,11 @@ class RowRouting:
         if senders is None and (batch.headers is not None or batch.unstored):
             # Headers, and messages without offsets, would be looked at for each audience.
             most = _FEW
-        self._found = disjoint(self._together, batch.columns, most)
+        self._found = found = disjoint(self._together, batch.columns, most)
+        if found is not None and found is not self._together and len(found) > _FEW:
+            most = _MESSAGES if senders is None else _TIMES * batch.count
+            if sum(messages_of(found, batch.columns)) > most:
+                self._found = None
 
     @property
     def takes_long(self) -> bool:
@@ -64,6 +72,8 @@ class RowRouting:
         if not self._groups:
             return
         topics, batch, found = self._topics, self._batch, self._found
+        if not self._groups:
+            return
         if found is None:
             route_runs(router, topics, batch, self._senders, self._groups)
         elif self._senders is None and len(found) <= _FEW:

@@ -36,8 +36,8 @@ _UNITS = 300
 _CHANGING, _FEW = 6, 64
 # Memory that a waiting change takes for a subscriber.
 _CHANGE_BYTES = 80
-# Messages that are encoded for an audience in one unit.
-_MESSAGES = 256
+# Messages that are encoded for an audience in one unit: as frames by the kernel, and otherwise.
+_MESSAGES, _OTHERS = 256, 16
 # Bytes of messages that may come while publishers are held: some cannot be, such as other brokers.
 _LATE_BYTES = 16 * WRITE_BYTES
 
@@ -254,12 +254,10 @@ class SlicedRouting:
 
     def _route(self, one: _WaitingBatch) -> Iterator[int]:
         batch, mix = one.batch, one.mix
-        units = _units(batch)
         if mix is None:
             assert one.topic is not None
             for group in tuple(one.topic.groups.values()):
-                self._collect(one, group, one.topic)
-                yield units
+                yield self._collect(one, group, one.topic)
             return
         if mix.current is None:
             # The messages of the audiences are not for the subscribers that join them.
@@ -267,10 +265,10 @@ class SlicedRouting:
             yield from mix.prepare()
         indexes = batch.columns.words(of_indexes=True)
         for audience in mix.prepared():
-            self._collect(one, audience, Share(mix.topics, indexes, audience.wanted))
-            yield units
+            yield self._collect(one, audience, Share(mix.topics, indexes, audience.wanted))
 
-    def _collect(self, one: _WaitingBatch, audience: Audience, source: DeliverySource) -> None:
+    def _collect(self, one: _WaitingBatch, audience: Audience, source: DeliverySource) -> int:
+        """Encode the messages for ``audience``; return the units of work."""
         targets: Sequence[Recipient] = audience.targets
         if not one.done.isdisjoint(targets):
             targets = [recipient for recipient in targets if recipient not in one.done]
@@ -278,6 +276,7 @@ class SlicedRouting:
         if targets:
             one.done.update(targets)
             self._router.collect(audience, one.batch, source)
+        return _units(one.batch, _OTHERS if audience.encoder.writer is None else _MESSAGES)
 
 
 def _nbytes(one: _WaitingBatch | _Changing) -> int:
@@ -286,6 +285,6 @@ def _nbytes(one: _WaitingBatch | _Changing) -> int:
     return _CHANGE_BYTES * len(one.recipients)
 
 
-def _units(batch: Batch) -> int:
-    """Return the units of work to encode ``batch`` for an audience."""
-    return 1 + batch.count // _MESSAGES
+def _units(batch: Batch, of_each: int = _MESSAGES) -> int:
+    """Return the units of work to encode ``batch``, with as many messages ``of_each``."""
+    return 1 + batch.count // of_each

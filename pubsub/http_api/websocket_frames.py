@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from pubsub.broker.batch_rows import BatchRows
 from pubsub.broker.encoders import RowEncoding
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
@@ -132,11 +133,10 @@ class BatchEncoding(RowEncoding):
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         """See ``RowEncoding``."""
-        if batch.rows is not None:
-            # All messages of a frame have one sender and time.
-            each = [self.rows(part, names) for part in batch.parts()]
+        if batch.rows is not None and max(batch.rows.counts) > 1:
+            each = [self.rows(part, names) for part in _parts(batch, batch.rows)]
             return b"".join([data for data, _ in each]), sum([count for _, count in each])
-        if batch.count == 1:
+        if batch.count == 1 or batch.rows is not None:
             return self._alone(batch, names)
         if len(names) == 1 and names[0] is not None:
             return self._frames(batch, names), batch.count
@@ -216,6 +216,22 @@ class BatchEncoding(RowEncoding):
             each = [headers_row(batch.headers[place]) for place in places]
             members += b', "headers": [%b]' % b", ".join(each)
         return _binary_frame(b'{"batch": %b}}' % members, columns.pack()[0])
+
+
+def _parts(batch: Batch, rows: BatchRows) -> Iterator[Batch]:
+    """Yield each row of several messages, and together those of one that follow one another.
+
+    All messages of a frame have one sender and time.
+    """
+    at = start = 0
+    for is_lone, same in groupby(rows.counts, (1).__eq__):
+        counts = tuple(same)
+        for some in (counts,) if is_lone else zip(counts, strict=True):
+            stop, end = at + len(some), start + sum(some)
+            part = replace(batch, columns=batch.columns.slice(start, end))
+            part.take(BatchRows(*[values[at:stop] for values in rows]))  # type: ignore[arg-type]
+            yield part
+            at, start = stop, end
 
 
 def _pieces(columns: Columns) -> Iterator[tuple[int, int]]:

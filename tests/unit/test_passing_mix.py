@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import patch
@@ -16,6 +17,8 @@ from pubsub.broker import (
     gathered_audience,
     gathered_routing,
     passing_mix,
+    row_routing,
+    sliced_routing,
 )
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.memory_budget import MemoryBudget
@@ -23,9 +26,11 @@ from pubsub.broker.router import Router
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Recipient
 from pubsub.broker.wide_mix import WideMix
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 from tests.profiles import examples
 from tests.unit import cafe_wire
+from tests.unit.fakes import Reader, Transport, clock_at, make_broker, make_listener
+from tests.unit.kinds_of_encodings import encoding_of
 from tests.unit.mixed_wires import STEPS, WANTED, CafeWire, RheosWire, Step, Wire, outcome
 from tests.unit.streams import House
 
@@ -116,22 +121,20 @@ class ChoiceTests(SynchronousTestCase):
         wire.house.broker.dispatcher.gathering.look_again = asked.append
         router = wire.house.broker.router
 
-        def send(size: int) -> None:
-            wire.publisher.send(wire.publish(1, b"x" * size) + wire.publish(2, b"y"))
+        def send() -> None:
+            wire.publisher.send(wire.publish(1, b"x") + wire.publish(2, b"y"))
 
         self.patch(WideMix, "read_of", lambda wide, key: None)  # type: ignore[no-untyped-call]
         with patch.object(PastCombinations, "note", lambda past, key: False):
             for number in (1, 2):
                 wire.publisher.send(wire.publish(number, b"first"))
-            send(1)
+            send()
             assert asked == []
             self.patch(passing_mix, "_PIECES", 1)  # type: ignore[no-untyped-call]
-            send(5000)
-            assert asked == []
-            send(1)
+            send()
         (while_true,) = asked
         assert not while_true()
-        assert len(cafe_wire.frames(reader.take())) == 8
+        assert len(cafe_wire.frames(reader.take())) == 6
         topic = wire.house.broker.topics.named(wire.name(1))
         (group,) = topic.groups.values()
         router.add(group, b"x", 1, 0, topic)
@@ -139,6 +142,10 @@ class ChoiceTests(SynchronousTestCase):
         with patch.object(passing_mix, "_MOST_PIECES", 0):
             assert not while_true()
         router.gate.close()
+        assert not while_true()
+        router.gate.open()
+        assert while_true()
+        router.add(group, bytes(4095), 1, 0, topic)
         assert not while_true()
 
     def test_a_topic_with_two_addresses(self) -> None:
@@ -172,6 +179,57 @@ class ChoiceTests(SynchronousTestCase):
         self.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
         assert (a.passed, b.passed, c.passed) == (2, 0, 0)
         assert (a.messages, b.messages, c.messages) == (2, 1, 0)
+
+
+class BoundTests(SynchronousTestCase):
+    """Reads for subscribers of different ones of the topics, which may take too long for a tick"""
+
+    def read(self, kind: str, senders: Senders | None = None) -> int:
+        """Route twelve messages of six topics to six subscribers of two topics each.
+
+        Return how many are delivered.
+        """
+        broker = make_broker(clock_at())
+        listener = make_listener(broker)
+        topics = [broker.topics.create(f"t{number}") for number in range(6)]
+        self.transports = [Transport() for _ in topics]
+        for number, transport in enumerate(self.transports):
+            outbox = transport.outbox = listener.outbox(transport, Reader())
+            for place in (number, (number + 1) % 6):
+                broker.router.subscribe(outbox, topics[place], encoding_of(kind, place))
+        columns = Columns.of([b"x"] * 12, [*range(6), *range(6)])
+        mix = passing_mix.passing_mix(broker.router, topics)
+        assert mix is not None
+        broker.dispatcher.publish_mixed(mix, columns, senders or b"me", "toy")
+        self.waiting = len(broker.router.waiting)
+        broker.router.finish()
+        return broker.router.counters.delivered
+
+    def test_messages_of_all_audiences(self) -> None:
+        """They are 24: each message has two subscribers."""
+        self.patch(sliced_routing, "_UNITS", 1)  # type: ignore[no-untyped-call]
+        for kind, module in (("times", gathered_routing), ("rows", row_routing)):
+            for most, waiting in ((24, 0), (23, 1)):
+                with patch.multiple(module, _MESSAGES=most, _DELIVERIES=0):
+                    assert self.read(kind) == 24
+                assert self.waiting == waiting, (kind, most)
+
+    def test_rows_of_several_senders(self) -> None:
+        """Each message is encoded once if it would be for many audiences."""
+        senders = array("I", [6, 6]).tobytes(), (b"ada", b"bob")
+        for times, by in ((2, "_Divided"), (1, "route_runs")):
+            with patch.object(row_routing, "_TIMES", times):
+                with patch.object(row_routing, by, None), pytest.raises(TypeError):
+                    self.read("rows", senders)
+                assert self.read("rows", senders) == 24
+            assert self.waiting == 0
+            data = self.transports[5].data
+            assert data.index(b'"t0" ada') < data.index(b'"t5" ada') < data.index(b'"t0" bob')
+
+    def test_no_subscriber_gets_rows(self) -> None:
+        """Nothing is done for them."""
+        with patch.object(row_routing, "_Divided", None):
+            assert self.read("times", (array("I", [6, 6]).tobytes(), (b"ada", b"bob"))) == 24
 
 
 class PastTests(SynchronousTestCase):
