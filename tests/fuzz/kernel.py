@@ -302,12 +302,20 @@ class Round:
             [index for index, own in enumerate(heads) if own and random.random() < 0.8]
             for _ in range(random.choice((0, 1, 1, 2, 5)))
         ]
-        stamps = [random.randbytes(random.choice((size, size, size, 1))) for _ in chosen]
+        variable = [random.choice(((at, size), (at, size), (0, 0))) for _ in chosen]
+        stamps = [random.randbytes(random.choice((own, own, own, 1))) for _, own in variable]
+        for indexes in chosen if heads else ():
+            # Most of these are indexes of no message.
+            indexes.append(random.choice((-1, len(heads), 2**62)))
         found = []
         for form, its in ((self.forms.one, columns.one), (self.forms.other, columns.other)):
+            # Only what an encoder has for index 0 is used.
             each = [
-                {index: form.FrameEncoder([heads[index]], at, size) for index in indexes}
-                for indexes in chosen
+                {
+                    index: form.FrameEncoder([heads[index % len(heads)], *heads[:1]], *own)
+                    for index in indexes
+                }
+                for indexes, own in zip(chosen, variable, strict=True)
             ]
             found.append(_outcome(form.encode_groups, (list(zip(each, stamps, strict=True)), its)))
         _same(*found)
