@@ -94,7 +94,8 @@ def _takes_long(together: ByTargets, apart: ByTargets | None, columns: Columns) 
 
 def _route_in_slices(router: Router, topics: Sequence[Topic], batch: Batch) -> None:
     """Route ``batch`` as the messages of a ``TopicMix``."""
-    mix = router.mix(topics)
+    # Its audiences may take megabytes, and its topics may not come together again.
+    mix = router.mix(topics, lasts=False)
     places = {topic: place for place, topic in enumerate(mix.topics)}
     moved = [places[topic] for topic in topics]
     unstored = frozenset([moved[index] for index in batch.unstored])

@@ -127,13 +127,13 @@ class Router:
         """Subscriptions of outboxes, live or behind."""
         return self._subscribing.account.number
 
-    def mix(self, topics: Iterable[Topic]) -> TopicMix:
-        """Return the mix of distinct ``topics``, in an order of its own."""
-        key = tuple(sorted(topics, key=id))
-        mix = self.mixes.get(key)
+    def mix(self, topics: Iterable[Topic], lasts: bool = True) -> TopicMix:
+        """Return the mix of distinct ``topics``, in an order of its own; kept if it ``lasts``."""
+        mix = self.mixes.get(key := tuple(sorted(topics, key=id)))
         if mix is None:
             mix = TopicMix(key)
-            self.mixes.put(key, mix)
+            if lasts:
+                self.mixes.put(key, mix)
         return mix
 
     def route(self, topic: Topic, batch: Batch) -> None:
