@@ -254,7 +254,7 @@ class Batch:
     def _part(self, topics: tuple[str, ...], columns: Columns, start: int, stored: int) -> Batch:
         """Return ``columns``, which are those of the messages from ``start`` on, as a batch.
 
-        As many messages as ``stored`` have offsets before it.
+        As many messages as ``stored`` have offsets before it, if those of this batch have any.
         """
         headers = self.headers
         return Batch(
@@ -265,7 +265,7 @@ class Batch:
             self.sender,
             self.protocol,
             None if headers is None else headers[start : start + columns.count],
-            self.offset + stored,
+            self.offset + stored if self.has_place else self.offset,
             self.run,
             has_place=self.has_place,
         )

@@ -124,5 +124,5 @@ def _route_runs(
             if frames is not None:
                 data, _ = frames.encode(columns, encoder.stamp(batch))
                 router.add(group, data, count, offset, topic)
-        if index not in batch.unstored:
+        if batch.has_place and index not in batch.unstored:
             offset += count

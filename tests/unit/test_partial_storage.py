@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
@@ -19,13 +20,14 @@ from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.durability import Durability
 from pubsub.broker.passing_mix import passing_mix
 from pubsub.broker.router import Router
+from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from tests.profiles import examples
-from tests.unit.fakes import Transport
+from tests.unit.fakes import Lines, Transport
 from tests.unit.http_follower import PATH, Follower
-from tests.unit.let_go_case import LetGoCase
+from tests.unit.let_go_case import KIB, LetGoCase
 from tests.unit.mixed_wires import NUMBERS, STEPS, WANTED, CafeWire, RheosWire, Step, Wire, outcome
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected, mixed
@@ -112,9 +114,14 @@ class OffsetTests(SynchronousTestCase):
         # Subscribers of several topics are not taken apart.
         with patch.object(Router, "add", add), patch.object(gathered_routing, "_AUDIENCES", 0):
             wire.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
-        offsets = [offset for source, offset in routed if source in (topics[0], topics[2])]
-        assert sorted(set(offsets)) == [0, 1, 2]
-        assert [each[0] for each in numbered(self, wire.house.store)] == [0, 1, 2]
+            offsets = [offset for source, offset in routed if source in (topics[0], topics[2])]
+            assert sorted(set(offsets)) == [0, 1, 2]
+            assert [each[0] for each in numbered(self, wire.house.store)] == [0, 1, 2]
+            routed.clear()
+            for topic in topics:
+                topic.set_durability(Durability.NONE)
+            wire.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
+        assert {offset for _, offset in routed} == {3}
 
 
 class ListTests(SynchronousTestCase):
@@ -163,6 +170,44 @@ class PartTests(SynchronousTestCase):
             assert (run.offset, run.sequence) == (50 + before[place], 100 + place)
         some = [(index, run) for index, run in runs if index in unstored]
         assert list(batch.runs(unstored)) == some
+
+    def test_all_have_the_next_offset_if_none_is_stored(self) -> None:
+        columns = Columns.of([b"a", b"b", b"c"], [0, 1, 0])
+        batch = Batch(("a", "b"), columns, 1, 100, b"", "toy", offset=50, has_place=False)
+        counts = array("I", [1, 2]).tobytes()
+        parts = [
+            batch.slice(1, 3),
+            *batch.numbered(),
+            *[run for _, run in batch.runs()],
+            *batch.by_sender((counts, (b"ada", b"bob"))),
+        ]
+        assert {part.offset for part in parts} == {50}
+        assert len(parts) == 7
+
+
+class FullTests(LetGoCase):
+    """A subscriber that is let go because of messages that are not stored, as memory is full"""
+
+    def test_it_gets_the_next_ones_that_are(self) -> None:
+        self.news.set_durability(Durability.NONE)
+        bob = self.subscriber(self.news, self.sport, self.chat, policy=SlowPolicy())
+        other = self.subscriber()
+        # Another one cannot get them, so they are routed run by run.
+        self.broker.router.subscribe(self.box(other), self.news, Lines(limit=1))
+        self.box(bob).pause()
+        mix = passing_mix(self.broker.router, [self.news, self.chat])
+        assert mix is not None
+        self.broker.memory.limit = self.broker.memory.used + 1
+        columns = Columns.of([bytes(3 * KIB)] * 40, [0, 1] * 20)
+        assert self.publisher.publish_mixed(mix, columns) is not None
+        self.advance(1)
+        for number in range(5):
+            self.publish(self.sport, b"%d" % number)
+        self.broker.memory.limit = 0
+        self.read_all(bob)
+        self.publish(self.sport, b"5")
+        assert self.numbers(bob) == [b"s%d" % number for number in range(6)]
+        assert ("sport", "expired") not in self.drops()
 
 
 class BehindTests(LetGoCase):
