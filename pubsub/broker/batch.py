@@ -241,6 +241,11 @@ class Batch:
         topics, columns = with_used(self.topics, self.columns)
         return self if topics is self.topics else replace(self, topics=topics, columns=columns)
 
+    def among(self, topics: tuple[str, ...], places: list[int]) -> Batch:
+        """Return the batch with more ``topics``; ``places`` has the place there of each own one."""
+        unstored = frozenset([places[index] for index in self.unstored])
+        return replace(self, topics=topics, columns=self.columns.remap(places), unstored=unstored)
+
     def by_sender(self, senders: Senders) -> Iterator[Batch]:
         """Yield the messages of each of ``senders`` as a batch."""
         start = 0

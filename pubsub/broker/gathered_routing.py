@@ -9,7 +9,6 @@ topics, or each topic has a subscriber of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_audience import (
@@ -97,10 +96,7 @@ def _route_in_slices(router: Router, topics: Sequence[Topic], batch: Batch) -> N
     # Its audiences may take megabytes, and its topics may not come together again.
     mix = router.mix(topics, lasts=False)
     places = {topic: place for place, topic in enumerate(mix.topics)}
-    moved = [places[topic] for topic in topics]
-    unstored = frozenset([moved[index] for index in batch.unstored])
-    columns = batch.columns.remap(moved)
-    router.route_mixed(mix, replace(batch, topics=mix.names, columns=columns, unstored=unstored))
+    router.route_mixed(mix, batch.among(mix.names, [places[topic] for topic in topics]))
 
 
 def _are_apart(together: ByTargets, others: Groups) -> bool:

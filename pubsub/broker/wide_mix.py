@@ -9,14 +9,13 @@ them: subscriptions and topics that change often are left to ``passing_mix.py``.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.batch import Batch
 from pubsub.broker.mixed_topics import MixedTopics, is_hosted
 from pubsub.broker.topic_mix import TopicMix
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.router import Router
     from pubsub.broker.slices import SlicedWork, Slices, Work
     from pubsub.broker.topic_mix import MixedAudience
@@ -61,11 +60,7 @@ class WideRead(MixedTopics):
 
     def widened(self, batch: Batch) -> Batch:
         """Return ``batch`` with the topics of ``mix``, to be routed."""
-        places = self._places
-        unstored = frozenset([places[index] for index in batch.unstored])
-        return replace(
-            batch, topics=self.mix.names, columns=batch.columns.remap(places), unstored=unstored
-        )
+        return batch.among(self.mix.names, self._places)
 
 
 class WideMix:
