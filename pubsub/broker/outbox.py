@@ -150,6 +150,14 @@ class Outbox(OutboxQueue):
         self._ready = False
         return cursor
 
+    def begin_behind(self) -> None:
+        """Deliver the stored messages that are published from now on from the history.
+
+        It is live again when it has caught up, which it does not while it is held.
+        """
+        if self.cursor is None and not self.closed:
+            self._fall_behind(self._cursors.end)
+
     def caught_up(self) -> None:
         """The cursor has reached the end of the log: the subscriber is live again."""
         self._get_backlog().cursor = None

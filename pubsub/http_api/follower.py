@@ -55,7 +55,14 @@ class Follower(ChunkedResponse):
             if self._request.client_left:
                 return
             self._begin(start, gap)
-            await slices.finish(self._subscribe(start))
+            subscribing = slices.finish(self._subscribe(start))
+            if not subscribing.called and any(topic.durability for topic in self._topics):
+                # Messages of the first topics would be sent before older ones of the others, and
+                # their positions would be behind these.
+                self._outbox.hold()
+                self._outbox.begin_behind()
+            await subscribing
+            self._outbox.release()
             await self._done
         finally:
             self.release("disconnected")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -152,6 +153,24 @@ class FollowTests(SynchronousTestCase):
         for topic in ("b", "a", "b"):
             self.house.publish(topic, topic.encode())
         assert follower.values() == ["before", "b", "a", "b"]
+
+    def test_messages_while_very_many_topics_are_subscribed(self) -> None:
+        """They come in order, so the position of each is behind all before it."""
+        topics = [self.house.broker.topics.create(f"t{number}") for number in range(200)]
+        topics[1].set_durability(Durability.NONE)
+        also = "".join([f"&topic={topic.name}" for topic in topics])
+        with patch.object(self.house.clock, "advance"):
+            follower = Follower(self.house, f"{PATH}?follow=1&format=events{also}")
+        assert sum([topic.subscriber_count for topic in topics]) < 200
+        for name in ("t199", "t0", "t199", "t0"):
+            self.house.publish(name, b"")
+        ids = [int(event["id"].partition(":")[2]) for event in follower.events()]
+        assert ids == [1, 2, 3, 4, 5]
+        assert sum([topic.subscriber_count for topic in topics]) == 200
+        # It is live again, and gets what is not stored.
+        self.house.publish("t1", b"x")
+        assert [json.loads(event["data"])["value"] for event in follower.events()] == ["x"]
+        assert self.house.broker.counters.dropped == 0
 
     def test_it_may_be_requested_before_the_topic_exists(self) -> None:
         follower = Follower(self.house, "/v1/topics/new/messages?follow=1")
