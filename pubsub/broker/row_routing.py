@@ -72,8 +72,6 @@ class RowRouting:
         if not self._groups:
             return
         topics, batch, found = self._topics, self._batch, self._found
-        if not self._groups:
-            return
         if found is None:
             route_runs(router, topics, batch, self._senders, self._groups)
         elif self._senders is None and len(found) <= _FEW:

@@ -91,7 +91,7 @@ class MemoryTests(SynchronousTestCase):
         assert not client.closed
 
     def test_a_frame_for_which_there_is_no_room_in_time(self) -> None:
-        setup, client, connection = self.at_bound(idle_timeout=1)
+        setup, client, _ = self.at_bound(idle_timeout=1)
         for _ in range(3):
             setup.clock.advance(1)
         assert not client.closed
