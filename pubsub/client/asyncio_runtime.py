@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import cast
 
@@ -66,6 +67,12 @@ class AsyncioRuntime(Runtime):
         if seconds <= 0:
             return self._loop.call_soon(function).cancel
         return self._loop.call_later(seconds, function).cancel
+
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        """See ``Runtime``."""
+        # The loop is closed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
 
     def waiter(self) -> _AsyncioWaiter:
         """See ``Runtime``."""

@@ -334,3 +334,8 @@ class _ThreadRuntime(asyncio_runtime.AsyncioRuntime):
         self.end = end
         self._thread.at_end.add(end)
         return lambda: self._thread.at_end.discard(end)
+
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        """See ``Runtime``. The connections of a process that was forked are those of its parent."""
+        if not self._thread.is_over:
+            super().call_from_any_thread(function)

@@ -75,6 +75,10 @@ class Runtime(ABC):
         """Call ``function`` later; the result cancels that."""
 
     @abstractmethod
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in the loop, unless that has ended."""
+
+    @abstractmethod
     def waiter(self) -> Waiter:
         """Return a new waiter."""
 

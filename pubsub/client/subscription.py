@@ -20,19 +20,27 @@ class Subscription(Generic[NoticeItem]):
     """Iterate with ``async for``; ``batches`` gives the messages as they arrive together.
 
     With ``events=True`` both also give notices (``pubsub.client.notices``) between the messages
-    that they concern. As a context manager it ends with its block. One coroutine may iterate;
-    several may wait in ``next_item``, and each item is given to one of them.
+    that they concern. As a context manager it ends with its block, and otherwise with ``close`` or
+    when nothing references it any more. One coroutine may iterate; several may wait in
+    ``next_item``, and each item is given to one of them.
     """
 
     def __init__(self, runtime: Runtime, feed: Feed, leave: Callable[[], None]) -> None:
         self._runtime = runtime
         self._feed = feed
         self._leave = leave
-        self._waiters: list[Waiter] = []
+        self._waiters = _Waiters()
         self._current: Iterator[Message] = iter(())
         # The rest of messages that arrived together, for `next_item` and `batches`.
         self._parts: Iterator[MessageBatch] = iter(())
-        feed.on_change = self._wake
+        # Not a method of this object, which the feed would keep.
+        feed.on_change = self._waiters.wake
+
+    def __del__(self) -> None:
+        # The broker would send messages that nobody can take, up to the limit at which the client
+        # reads none for its other subscriptions either.
+        if not self._feed.ended or self._feed.error is not None:
+            self._runtime.call_from_any_thread(self._leave)
 
     async def __aenter__(self) -> Subscription[NoticeItem]:
         try:
@@ -158,14 +166,27 @@ class Subscription(Generic[NoticeItem]):
 
     async def _changed(self, waiter: Waiter) -> None:
         """Return when the feed has changed, or ``waiter`` was woken."""
-        self._waiters.append(waiter)
+        self._waiters.add(waiter)
         try:
             await waiter.awaitable
         finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._waiters.discard(waiter)
 
-    def _wake(self) -> None:
+
+class _Waiters:
+    """The calls that wait for a change of a feed. They keep their subscription."""
+
+    def __init__(self) -> None:
+        self._waiters: list[Waiter] = []
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    def wake(self) -> None:
         """Wake all: one that was woken for an item may have been cancelled meanwhile."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

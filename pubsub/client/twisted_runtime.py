@@ -60,6 +60,10 @@ class TwistedRuntime(Runtime):
         call = self._reactor.callLater(seconds, function)
         return lambda: call.cancel() if call.active() else None
 
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        """See ``Runtime``."""
+        self._reactor.callFromThread(function)
+
     def waiter(self) -> _TwistedWaiter:
         """See ``Runtime``."""
         return _TwistedWaiter(self._reactor)

@@ -111,6 +111,9 @@ class MemoryRuntime(Runtime):
     def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
         return self._shell.call_later(seconds, function)
 
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        self.call_later(0, function)
+
     def waiter(self) -> Any:
         return self._shell.waiter()
 

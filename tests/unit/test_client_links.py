@@ -140,7 +140,7 @@ class SubscriberTests(LinkCase):
             self.runtime.run(client.close())
 
     def test_pauses_between_attempts_grow(self) -> None:
-        self.subscription(self.client("spot"), "news", events=True)
+        self.kept = self.subscription(self.client("spot"), "news", events=True)
         self.runtime.down = True
         self.snap()
         self.runtime.advance(60)
@@ -191,7 +191,7 @@ class SubscriberTests(LinkCase):
 
     def test_a_silent_broker_is_pinged_and_given_up(self) -> None:
         """The silence counts from the last input."""
-        self.subscription(self.client("spot"), "news", events=True)
+        self.kept = self.subscription(self.client("spot"), "news", events=True)
         (stream,) = self.runtime.streams
         self.runtime.advance(30)
         self.other("news", b"1")

@@ -125,6 +125,29 @@ class CoroutineTests(TestCase):
 
         assert await in_both(scenario) == [LARGE, LARGE]
 
+    async def test_a_loop_that_was_left_does_not_stop_other_subscriptions(self) -> None:
+        """Nothing references its subscription any more."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> list[bytes]:
+            async with (
+                connect(broker.url("spot"), feed_bytes=100_000) as client,
+                client.subscribe("small") as messages,
+            ):
+                large = client.subscribe("large")
+                await large.accepted()
+                await client.publish("large", b"x")
+                async for _ in large:
+                    break
+                del large
+                await client.publish_many("large", LARGE)
+                await client.publish("small", b"y")
+                found = await messages.next_item(SECONDS)
+                payloads: list[bytes] = found.payloads
+                return payloads
+
+        assert await in_both(scenario) == [[b"y"], [b"y"]]
+
     async def test_the_wait_for_a_message_ends(self) -> None:
         broker = start_broker(self)
 
@@ -489,6 +512,28 @@ class BlockingTests(TestCase):
                     messages = reader.subscribe("t", start=0)
                     found = [messages.next(SECONDS) for _ in range(50)]
                 assert [one.payload for one in found] == [b"%d" % n for n in range(50)]  # type: ignore[union-attr]
+
+        await deferToThread(work)
+
+    async def test_a_loop_that_was_left_does_not_stop_other_subscriptions(self) -> None:
+        """Nothing references its subscription any more."""
+        broker = start_broker(self)
+
+        def work() -> None:
+            with (
+                blocking.connect(broker.url("spot"), feed_bytes=100_000) as client,
+                client.subscribe("small") as messages,
+            ):
+                large = client.subscribe("large")
+                client.publish("large", b"x")
+                for _ in large:
+                    break
+                del large
+                client.publish_many("large", LARGE)
+                client.publish("small", b"y")
+                found = messages.next(SECONDS)
+                assert found is not None
+                assert found.payload == b"y"
 
         await deferToThread(work)
 

@@ -120,3 +120,27 @@ class SharedConnectionTests(SynchronousTestCase):
         self.runtime.advance(2)
         self.publish(b"x")
         assert (self.payloads(first), self.payloads(second)) == ([b"x"], [b"x"])
+
+    def test_one_that_is_forgotten_ends(self) -> None:
+        """Its messages, which nobody can take any more, would stop the reads of the others."""
+        for protocol in ("cafe", "nsd", "spot"):
+            client = self.runtime.client(protocol, feed_bytes=1000)
+            kept = self.accepted(client, "cafe/7")
+            self.accepted(client, "cafe/7")
+            # An item that is awaited keeps the subscription.
+            work = self.runtime.begin(client.subscribe("cafe/7").next_item())
+            self.publish(b"a" * 900)
+            assert work.result() is not None
+            self.publish(b"b" * 900)
+            assert self.payloads(kept) == [b"a" * 900, b"b" * 900], protocol
+            self.publish(b"c")
+            assert self.payloads(kept) == [b"c"], protocol
+            self.runtime.run(client.close())
+
+    def test_one_that_is_forgotten_before_it_was_refused_leaves_no_connection(self) -> None:
+        client = self.runtime.client("nsd")
+        client.subscribe("cafe/8", start=0)
+        self.runtime.advance(2)
+        (stream,) = self.runtime.streams
+        assert stream.closed
+        self.runtime.run(client.close())

@@ -55,6 +55,9 @@ class MadeUpRuntime(Runtime):
 
         return cancel
 
+    def call_from_any_thread(self, function: Callable[[], None]) -> None:
+        raise NotImplementedError
+
     def waiter(self) -> Waiter:
         raise NotImplementedError
 
