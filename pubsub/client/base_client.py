@@ -37,6 +37,8 @@ class Client(PublishCalls):
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         super().__init__(runtime, options)
         self._closed = False
+        # The messages are confirmed, or given up.
+        self._flushed = False
         self._cancel_end = runtime.at_end(self._end)
 
     def __del__(self) -> None:
@@ -129,7 +131,8 @@ class Client(PublishCalls):
     async def flush(self) -> None:
         """Return when no published message is queued or unconfirmed.
 
-        Raises OutcomeUnknown after ``timeout`` seconds without a reply of the broker to a message.
+        Raises OutcomeUnknown after ``timeout`` seconds without a reply of the broker to a message,
+        and if the client is closed without waiting for the replies.
         """
         await self._flush(self._options.timeout)
 
@@ -203,18 +206,23 @@ class Client(PublishCalls):
             _log.warning("%s", error)
 
     async def _close(self, flush: float | None) -> None:
-        """Close; before it, flush for so many seconds without a reply."""
-        if self._closed:
-            return
-        self._runtime.check_caller()
-        self._closed = True
-        self._cancel_end()
-        if self._durability is not None:
-            self._durability.close()
+        """Close; before it, flush for so many seconds without a reply.
+
+        Several calls each wait for themselves; one that does not flush ends those that do.
+        """
+        if not self._closed:
+            self._runtime.check_caller()
+            self._closed = True
+            if self._durability is not None:
+                self._durability.close()
         try:
-            if flush is not None:
+            if flush is not None and not self._flushed:
                 await self._flush(flush)
         finally:
+            if not self._flushed:
+                # Until now the end of the program had something to wait for.
+                self._flushed = True
+                self._cancel_end()
             for driver in self._links.close():
-                await self._outcome(driver.link.gone)
+                await self._runtime.wait_for(driver.link.gone)
                 driver.stop()

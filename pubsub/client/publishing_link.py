@@ -292,6 +292,9 @@ class PublishingLink(Link):
     def closed(self) -> None:
         """See ``Link``."""
         self.trouble = "the client was closed"
+        if self.unconfirmed:
+            for ticket in self._idle:
+                ticket.fail(unknown(self.where, self.trouble))
         self.interrupted()
         self._fail_queue(lambda: ClientClosed("the client was closed"))
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from pubsub.client.client_tls import TlsOptions
+from pubsub.client.tickets import Ticket
 
 Cancel = Callable[[], object]
 Ending = Callable[[], Coroutine[Any, Any, None]]
@@ -81,6 +82,13 @@ class Runtime(ABC):
     @abstractmethod
     def waiter(self) -> Waiter:
         """Return a new waiter."""
+
+    async def wait_for(self, ticket: Ticket[Any]) -> None:
+        """Return when ``ticket`` is done. Several may wait for one."""
+        if not ticket.done:
+            waiter = self.waiter()
+            ticket.when_done(waiter.wake)
+            await waiter.awaitable
 
     async def pause(self) -> None:
         """Return after the other work of the loop that is due."""

@@ -94,10 +94,7 @@ class Subscription(Generic[NoticeItem]):
     async def accepted(self) -> None:
         """Return when the broker has accepted the subscription. Raises ClientError."""
         ticket = self._feed.accepted
-        if not ticket.done:
-            waiter = self._runtime.waiter()
-            ticket.when_done(waiter.wake)
-            await waiter.awaitable
+        await self._runtime.wait_for(ticket)
         if ticket.error is not None:
             raise ticket.error
 

@@ -60,6 +60,12 @@ _ENDS = {
     "sys.exit": "raise SystemExit(0)",
     "an exception": "raise ValueError('on purpose')",
     "KeyboardInterrupt": "raise KeyboardInterrupt",
+    "while a thread closes the client": """
+from threading import Thread
+Thread(target=client.close, daemon=True).start()
+while not client._client._closed:
+    pass
+""",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import Notice, OutcomeUnknown
+from pubsub.client import Notice, OutcomeUnknown, Uncertain
 from tests.unit.client_runtime import MemoryRuntime, MemoryStream, Work
 from tests.unit.raising import raised
 from tests.unit.streams import House
@@ -46,6 +46,27 @@ class FlushTests(SynchronousTestCase):
         self.runtime.settle()
         closing.result()
         assert self.notices == []
+
+    def test_a_second_call_that_closes_waits_as_well(self) -> None:
+        """The program that makes it may end behind it."""
+        self.prepare("nsd")
+        calls = [self.runtime.begin(self.client.close()) for _ in range(2)]
+        self.answer_slowly(calls[1])
+        self.stream.reading = True
+        self.runtime.settle()
+        for call in calls:
+            call.result()
+        assert self.notices == []
+
+    def test_a_call_that_does_not_wait_ends_those_that_do(self) -> None:
+        self.prepare("nsd")
+        waiting = [self.runtime.begin(self.client.flush()), self.runtime.begin(self.client.close())]
+        self.runtime.begin(self.client.close(flush=False))
+        assert self.stream.closed
+        for call in waiting:
+            assert "the client was closed" in str(raised(OutcomeUnknown, call.result))
+        assert self.notices == [Uncertain(3, "the client was closed")]
+        self.runtime.run(self.client.close())
 
     def test_without_replies_it_ends(self) -> None:
         self.prepare("nsd")
