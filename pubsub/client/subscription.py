@@ -29,7 +29,7 @@ class Subscription(Generic[NoticeItem]):
         self._runtime = runtime
         self._feed = feed
         self._leave = leave
-        self._waiters = _Waiters()
+        self._waiters = _FeedWaiters()
         self._current: Iterator[Message] = iter(())
         # The rest of messages that arrived together, for `next_item` and `batches`.
         self._parts: Iterator[MessageBatch] = iter(())
@@ -170,7 +170,7 @@ class Subscription(Generic[NoticeItem]):
             self._waiters.discard(waiter)
 
 
-class _Waiters:
+class _FeedWaiters:
     """The calls that wait for a change of a feed. They keep their subscription."""
 
     def __init__(self) -> None:

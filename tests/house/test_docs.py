@@ -61,6 +61,7 @@ _FOREIGN = {
     "help",
     "version",
     "data-binary",
+    "fail-with-body",
     "toy-max-line",
     "spot-handshake-timeout",
     "all",
