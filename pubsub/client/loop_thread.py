@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import inspect
 import os
 import sys
 import threading
@@ -100,10 +101,15 @@ class LoopThread:
         """
         try:
             self.check_caller()
-        except Exception:
+        except BaseException:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            # Interrupted, before the loop had it or behind that.
+            self._loop.call_soon_threadsafe(_close_unless_begun, work)
+            raise
         try:
             return future.result()
         except BaseException:
@@ -141,6 +147,11 @@ class LoopThread:
             one.cancel()
         if self._ends:
             await asyncio.wait(self._ends)
+
+
+def _close_unless_begun(work: Coroutine[Any, Any, Any]) -> None:
+    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        work.close()
 
 
 _lock = threading.Lock()

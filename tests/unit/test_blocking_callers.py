@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from threading import Thread
 from typing import Any
 from unittest.mock import patch
@@ -50,6 +53,19 @@ def interrupted() -> Iterator[None]:
 
     with patch.object(asyncio, "run_coroutine_threadsafe", submitted):
         yield
+
+
+class _InterruptedSubmit:
+    """``run_coroutine_threadsafe`` whose caller is interrupted, before its work or behind it."""
+
+    def __init__(self, behind: bool) -> None:
+        self._submit = asyncio.run_coroutine_threadsafe
+        self._behind = behind
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._behind:
+            self._submit(*arguments)
+        raise KeyboardInterrupt
 
 
 class _SlowCaller:
@@ -144,6 +160,23 @@ class CallerTests(TestCase):
                 found = [messages.next(SECONDS) for _ in range(3)]
                 assert [one.payload for one in found if one] == [b"0", b"1", b"2"]
                 raised(TimeoutError, messages.next, 0.01)
+
+        await self.with_subscription(work)
+
+    async def test_work_that_was_interrupted_before_it_began_leaves_no_warning(self) -> None:
+        """Python writes one for a coroutine that nobody has awaited."""
+
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                for behind in (False, True):
+                    submit = _InterruptedSubmit(behind)
+                    with patch.object(asyncio, "run_coroutine_threadsafe", submit):
+                        raised(KeyboardInterrupt, client.publish, "cafe/8", b"x")
+                    client.publish("cafe/7", b"last", confirm=True)
+                gc.collect()
+            assert [str(one.message) for one in found] == []
+            assert [one.payload for one in islice(messages, 2)] == [b"last", b"last"]
 
         await self.with_subscription(work)
 
