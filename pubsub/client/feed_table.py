@@ -120,11 +120,11 @@ class FeedTable:
         self._full[feed] = None
 
     @property
-    def full(self) -> bool:
-        """True if one of the feeds is full."""
+    def full(self) -> Feed | None:
+        """One of the feeds that are full."""
         while self._full:
             feed = next(iter(self._full))
             if feed.full:
-                return True
+                return feed
             del self._full[feed]
-        return False
+        return None

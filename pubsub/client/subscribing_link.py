@@ -7,6 +7,7 @@ on their way when the connection broke.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -29,6 +30,8 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import ClientWire, Role, WireConnection
+
+_log = logging.getLogger("pubsub.client")
 
 
 class SubscribingLink(Link):
@@ -61,7 +64,7 @@ class SubscribingLink(Link):
     @property
     def full(self) -> bool:
         """True if one of the feeds is full: the driver should not read."""
-        return self._feeds.full
+        return self._feeds.full is not None
 
     def add(self, feed: Feed, now: float) -> None:
         """Subscribe."""
@@ -232,6 +235,18 @@ class SubscribingLink(Link):
             self._feeds.remove(feed)
             feed.end(error)
         self._dropped.clear()
+
+    def _check_silence(self, now: float) -> None:
+        seconds = self._timing.keepalive
+        feed = self._feeds.full
+        if feed is not None and now >= self._heard_at + seconds:
+            names = ", ".join(repr(one.name) for one in feed.interests[:3])
+            _log.warning(
+                "%s: the program has left the queue of the subscription to %s full for %g s, and "
+                "the client has read nothing meanwhile; take its messages, or close it",
+                self.where, names, seconds,
+            )  # fmt: skip
+        super()._check_silence(now)
 
     def expire(self, now: float) -> None:
         """See ``Link``. A subscription waits for the broker without limit."""

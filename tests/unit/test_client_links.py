@@ -229,6 +229,22 @@ class SubscriberTests(LinkCase):
         self.runtime.advance(130)
         assert Disconnected in map(type, self.notices)
 
+    def test_a_queue_that_the_program_leaves_full_is_in_the_log(self) -> None:
+        """It also stops the other subscriptions, which cannot know the reason."""
+        client = self.client("spot", feed_bytes=1)
+        self.kept = self.subscription(client, "news")
+        other = self.subscription(client, "sport")
+        self.other("news", b"1")
+        with self.assertLogs("pubsub.client", "WARNING") as log:
+            self.runtime.advance(121)
+        (line,) = log.output
+        assert "'news'" in line
+        assert "sport" not in line
+        self.other("sport", b"2")
+        assert contents(self.items(self.kept)) == [b"1"]
+        self.runtime.advance(1)
+        assert contents(self.items(other)) == [b"2"]
+
     def test_a_topic_of_rheos_has_a_connection_of_its_own(self) -> None:
         """A response does not name its topic."""
         client = self.client("rheos")
