@@ -35,15 +35,11 @@ from pubsub.client.history_replies import (
     reply_of,
 )
 from pubsub.client.history_stream import BatchOrGap, items_of
+from pubsub.client.request_checks import names_of
 
 __all__ = [
-    "CommitLimits",
-    "CommitReply",
-    "HistoryBounds",
-    "HistoryClient",
-    "HistoryError",
-    "HistoryUnreachable",
-    "Reader",
+    "CommitLimits", "CommitReply", "HistoryBounds", "HistoryClient", "HistoryError",
+    "HistoryUnreachable", "Reader",
 ]  # fmt: skip
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
@@ -73,6 +69,8 @@ class HistoryClient:
         pool: urllib3.PoolManager | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("the URL of the HTTP API begins with http:// or https://")
         self._url = url.rstrip("/")
         if token is not None and not _TOKEN_PATTERN.fullmatch(token):
             # Checked here because the error of http.client would show the token.
@@ -142,7 +140,7 @@ class HistoryClient:
             "compression": compression,
         }
         if topics is not None:
-            request["topics"] = sorted(topics)
+            request["topics"] = sorted(names_of(topics))
         if stop is not None:
             request["stop"] = stop
         if epoch is not None:
@@ -191,7 +189,7 @@ class HistoryClient:
             "skip_expired": skip_expired,
         }
         if topics is not None:
-            request["topics"] = sorted(topics)
+            request["topics"] = sorted(names_of(topics))
         if start is not None:
             request["start"], request["epoch"] = start
         try:

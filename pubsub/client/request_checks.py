@@ -58,9 +58,7 @@ def interests_of(
 
     The names of topics are checked by ``check_topic``.
     """
-    # The letters of a text would each be a prefix.
-    if isinstance(prefixes, str | bytes) or not isinstance(prefixes, Iterable):
-        raise TypeError(f"prefixes must be a list of str, not {_kind(prefixes)}")
+    names_of(prefixes, "prefixes")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool)):
         raise TypeError(f"start must be an offset, an int, not {_kind(start)}")
     if start is not None and start < 0:
@@ -76,6 +74,13 @@ def interests_of(
         raise NotExpressible("a subscription needs at least one topic or prefix")
     interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
     return interests + [Interest(one, prefix=True, start=start) for one in dict.fromkeys(starts)]
+
+
+def names_of(names: Iterable[str], what: str = "topics") -> Iterable[str]:
+    """Return ``names``. Raises TypeError for a text, whose letters would each be a name."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise TypeError(f"{what} must be a list of str, not {_kind(names)}")
+    return names
 
 
 def as_prefix(value: str) -> str:

@@ -149,3 +149,22 @@ def test_a_shared_read_is_not_continued() -> None:
         "from": "a", "to": "b", "headers": False, "skip_expired": False, "topics": ["a", "b"],
         "start": 3, "epoch": "1-0",
     }  # fmt: skip
+
+
+def test_a_topic_in_the_place_of_topics() -> None:
+    """Its letters would be topics, of which there are no messages."""
+    found = client(rows(0))
+    for read in (
+        found.made.read(0, topics="orders"),
+        found.made.read_between("a", "b", topics="orders"),
+    ):
+        with pytest.raises(TypeError, match="topics must be a list of str, not str"):
+            list(read)
+    assert found.server.requests == []
+
+
+@pytest.mark.parametrize("url", ["cafe://127.0.0.1:7070", "127.0.0.1:7080", ""])
+def test_a_url_that_is_not_one_of_the_api(url: str) -> None:
+    """It would be tried several times, with pauses."""
+    with pytest.raises(ValueError, match="begins with http:// or https://"):
+        HistoryClient(url)
