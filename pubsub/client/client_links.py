@@ -10,7 +10,7 @@ from functools import partial
 
 from pubsub.client.client_errors import HistoryNeeded
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import ClientUrl, parse_url
+from pubsub.client.client_url import ClientUrl
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Notice
@@ -79,12 +79,12 @@ class ClientLinks:
         own = options.wire
         if start is None or own.traits.history:
             return own, options.target
-        if options.api is None:
+        target = options.api_url()
+        if target is None:
             raise HistoryNeeded(
                 f"{own.name} has no history; for start= name the broker's HTTP API with "
                 "api= or PUBSUB_API, such as http://127.0.0.1:7080"
             )
-        target = parse_url(options.api)
         wire = target.wire((options.client_id or "").encode(), options.token_text())
         if not wire.traits.history:
             raise HistoryNeeded(f"{wire.name} has no history; api= is a URL of the HTTP API")

@@ -43,6 +43,15 @@ class ClientOptions:
         """Return the token that is in use."""
         return None if self.token is None else self.token.reveal()
 
+    def api_url(self) -> ClientUrl | None:
+        """Return the URL of the HTTP API. Raises InvalidUrl, which names the option."""
+        if self.api is None:
+            return None
+        try:
+            return parse_url(self.api)
+        except InvalidUrl as error:
+            raise InvalidUrl(f"api= or PUBSUB_API: {error}") from None
+
 
 def read_options(
     url: str,

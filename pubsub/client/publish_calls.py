@@ -9,7 +9,6 @@ from typing import TypeVar
 from pubsub.client.client_errors import ClientClosed, OutcomeUnknown
 from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import parse_url
 from pubsub.client.flush_limit import FlushLimit
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Notice
@@ -180,8 +179,8 @@ class PublishCalls(ABC):
         if options.api is None:
             return
         if self._durability is None:
-            target = parse_url(options.api)
-            if target.name != "http":
+            target = options.api_url()
+            if target is None or target.name != "http":
                 return
             seconds = min(options.timeout, options.timing.connect)
             self._durability = TopicDurability(

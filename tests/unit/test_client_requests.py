@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client import (
     HistoryNeeded,
+    InvalidUrl,
     Level,
     Message,
     NotExpressible,
@@ -190,6 +191,15 @@ class RequestTypeTests(SynchronousTestCase):
         for confirm in ("yes", 7, 1.5):
             work = Work(client.publish("news", b"", confirm=confirm))
             assert "True, False or a Level" in str(raised(TypeError, work.result))
+
+    def test_an_api_that_is_no_url_is_named(self) -> None:
+        """That of the client is another one, and right."""
+        client = self.runtime.client("rheos", api="127.0.0.1:7080")
+        error = raised(InvalidUrl, partial(client.subscribe, "news", start=0))
+        assert str(error).startswith("api= or PUBSUB_API: the URL has no protocol")
+        client = self.runtime.client("spot", api="127.0.0.1:7080")
+        work = self.runtime.begin(client.publish("news", b"x", confirm=True))
+        assert str(raised(InvalidUrl, work.result)).startswith("api= or PUBSUB_API: ")
 
     def test_an_api_without_a_history(self) -> None:
         client = self.runtime.client("rheos", api="cafe://b:1")
