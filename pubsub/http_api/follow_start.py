@@ -50,9 +50,7 @@ async def find_start(
     if "timestamp" in parameters:
         if "start" in parameters:
             raise invalid("expected either start or timestamp")
-        return FollowStart(
-            await store.offset_at(parameters.number("timestamp", low=-(2**63))), True
-        )
+        return FollowStart(await store.offset_at(parameters.time("timestamp")), True)
     if "start" not in parameters:
         return (
             FollowStart(store.next_offset, False)

@@ -65,7 +65,7 @@ class HistoryHandler:
             "epoch": self._store.epoch,
         }
         if "timestamp" in parameters:
-            stamp = parameters.number("timestamp", low=-(2**63))
+            stamp = parameters.time("timestamp")
             answer["offset"] = await self._store.offset_at(stamp)
         answer.update(await self._shared.latest(parameters))
         request.answer(200, _json(answer))

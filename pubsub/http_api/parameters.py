@@ -83,7 +83,18 @@ class Parameters:
             return value[0]
         return value
 
-    def number(self, name: str, default: int | None = None, low: int = 0, word: str = "") -> int:
+    def time(self, name: str) -> int:
+        """Return a time in µs since the Unix epoch."""
+        return self.number(name, low=-(2**63), kind="µs since the Unix epoch, a whole number")
+
+    def number(
+        self,
+        name: str,
+        default: int | None = None,
+        low: int = 0,
+        word: str = "",
+        kind: str = "a whole number",
+    ) -> int:
         """Return a whole number, at least ``low``; errors name ``word``, which may stand for it."""
         value = self._single(name)
         if value is None and default is not None:
@@ -91,10 +102,10 @@ class Parameters:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = int(value)
         if isinstance(value, int) and value > MAX_NUMBER:
-            raise invalid(f"{name}: expected a whole number, at most {MAX_NUMBER}")
+            raise invalid(f"{name}: expected {kind}, at most {MAX_NUMBER}")
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             other = word and f"{word} or "
-            raise invalid(f"{name}: expected {other}a whole number, at least {low}")
+            raise invalid(f"{name}: expected {other}{kind}, at least {low}")
         return value
 
     def is_word(self, name: str, word: str) -> bool:

@@ -72,13 +72,15 @@ class BoundsTests(HouseCase):
     def test_numbers_at_the_limits(self) -> None:
         for number in (-(2**63), 2**63 - 1):
             assert self.house.get(f"/v1/bounds?timestamp={number}").status == 200
-        for number, limit in (
-            (-(2**63) - 1, "at least -9223372036854775808"),
-            (2**63, "at most 9223372036854775807"),
-            (10**29, "at most 9223372036854775807"),
+        for value, limit in (
+            (str(-(2**63) - 1), "at least -9223372036854775808"),
+            (str(2**63), "at most 9223372036854775807"),
+            (str(10**29), "at most 9223372036854775807"),
+            ("2026-01-31T12:00:00Z", "at least -9223372036854775808"),
         ):
-            detail = self.house.get(f"/v1/bounds?timestamp={number}").json["detail"]
-            assert detail == f"timestamp: expected a whole number, {limit}"
+            detail = self.house.get(f"/v1/bounds?timestamp={value}").json["detail"]
+            unit = "µs since the Unix epoch, a whole number"
+            assert detail == f"timestamp: expected {unit}, {limit}"
 
 
 class TopicsTests(HouseCase):
