@@ -132,7 +132,8 @@ class Client(PublishCalls):
         """Return when no published message is queued or unconfirmed.
 
         Raises OutcomeUnknown after ``timeout`` seconds without a reply of the broker to a message,
-        and if the client is closed without waiting for the replies.
+        and if the client is closed without waiting for the replies. Messages that were refused,
+        or lost with a connection, are counted by notices.
         """
         await self._flush(self._options.timeout)
 

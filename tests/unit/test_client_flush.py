@@ -80,6 +80,16 @@ class FlushTests(SynchronousTestCase):
         assert "no reply within 30 s" in str(raised(OutcomeUnknown, flush.result))
         assert not self.stream.closed
 
+    def test_messages_that_a_connection_has_lost_are_in_a_notice(self) -> None:
+        """They are not confirmed later: there is nothing to wait for."""
+        self.prepare("nsd")
+        flush = self.runtime.begin(self.client.flush())
+        self.stream.snap("broken")
+        self.runtime.settle()
+        flush.result()
+        assert self.notices == [Uncertain(3, "broken")]
+        self.runtime.run(self.client.close(flush=False))
+
     def test_no_timer_is_left(self) -> None:
         """A test of trial fails if its client leaves one behind."""
         self.runtime = MemoryRuntime(House({"nsd": {}}))
