@@ -165,7 +165,9 @@ async def publish(
     request is malformed, or the messages of a single topic are refused.
     """
     row = dict(members)
-    sender = check_name("sender", row.pop("sender")).encode() if "sender" in row else sender
+    if "sender" in row:
+        given = row.pop("sender")
+        sender = b"" if given == "" else check_name("sender", given).encode()
     is_divided, is_mixed = row.get("sizes") is not None, row.get("topics") is not None
     each = _pop_headers(row)
     names, columns, common = _parsed(row, payload)

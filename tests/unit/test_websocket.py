@@ -283,6 +283,12 @@ class RequestTests(SynchronousTestCase):
         self.client.send_binary(b"x", op="publish", topic="a", value="y")
         assert self.client.pull()[0]["error"]["code"] == "invalid-request"
 
+    def test_a_message_without_a_sender(self) -> None:
+        """A program that copies one passes on that it has none."""
+        client = connected(self.house, sender="ada")
+        client.ask("publish", topic="a", value="x", sender="")
+        assert self.house.get("/v1/topics/a/messages").lines[0]["key"] == ""
+
     def test_the_sender_of_a_connection(self) -> None:
         client = connected(self.house, sender="alice")
         client.ask("publish", topic="a", value="x")
