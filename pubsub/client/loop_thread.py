@@ -150,7 +150,8 @@ class LoopThread:
 
 
 def _close_unless_begun(work: Coroutine[Any, Any, Any]) -> None:
-    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+    # A program may have given something else to ``call``.
+    if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
         work.close()
 
 

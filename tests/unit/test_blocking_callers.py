@@ -180,6 +180,21 @@ class CallerTests(TestCase):
 
         await self.with_subscription(work)
 
+    async def test_work_that_is_no_coroutine(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            errors: list[Any] = []
+            loop = client._thread._loop
+            loop.set_exception_handler(lambda _, context: errors.append(context))
+            call: Any = client.call
+            try:
+                raised(TypeError, call, lambda _: None)
+                client.publish("cafe/7", b"x", confirm=True)
+            finally:
+                loop.set_exception_handler(None)
+            assert errors == []
+
+        await self.with_subscription(work)
+
     async def test_messages_of_several_topics(self) -> None:
         sent = [("a", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"4")]
         columns = Columns.of([payload for _, payload in sent], [0, 1, 1, 0])
