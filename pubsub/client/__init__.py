@@ -1,9 +1,10 @@
 """The client library: publish and subscribe over any of the broker's protocols.
 
     async with connect("cafe://127.0.0.1:7070", client_id="bob") as client:
-        await client.publish("cafe/7", b"hello", confirm=True)
-        async for message in client.subscribe("cafe/7"):
-            print(message.payload)
+        async with client.subscribe("cafe/7") as messages:
+            await client.publish("cafe/7", b"hello", confirm=True)
+            async for message in messages:
+                print(message.payload)
 
 This package runs on asyncio; ``pubsub.client.twisted`` on Twisted's reactor, and
 ``pubsub.client.blocking`` without an event loop. ``docs/client.md`` is its documentation.

@@ -1,9 +1,10 @@
 """The client library for programs without an event loop, such as scripts and Spark's workers.
 
     with connect("nsd://127.0.0.1:7071", client_id="bob") as client:
-        client.publish("orders", "hello", confirm=True)
-        for message in client.subscribe("orders"):
-            print(message.payload)
+        with client.subscribe("orders") as messages:
+            client.publish("orders", "hello", confirm=True)
+            for message in messages:
+                print(message.payload)
 
 The connections live in a thread (``loop_thread.py``). A client may be used by several threads, and
 does not survive a fork: the new process makes its own.

@@ -2,9 +2,10 @@
 
     async def chat():
         async with connect("cafe://127.0.0.1:7070", client_id="bob") as client:
-            await client.publish("cafe/7", b"hello", confirm=True)
-            async for message in client.subscribe("cafe/7"):
-                print(message.payload)
+            async with client.subscribe("cafe/7") as messages:
+                await client.publish("cafe/7", b"hello", confirm=True)
+                async for message in messages:
+                    print(message.payload)
 
     ensureDeferred(chat())
 
