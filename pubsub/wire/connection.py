@@ -22,7 +22,7 @@ from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refus
 from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.read_buffer import ReadBuffer
+from pubsub.wire.read_buffer import NO_ROOM, ReadBuffer
 from pubsub.wire.replies import Condition, FailedReply, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # The reason for which a client with many frames is not read from.
 _TURN = "turn"
-_NO_ROOM = "there was no memory for the rest of a frame; try again later"
 
 
 @implementer(IHandshakeListener)
@@ -223,12 +222,12 @@ class Connection(StreamClient):
         There is a sweep every second, so that reads need not look at the clock.
         """
         reasons, buffer = self._hold_reasons, self._read_buffer
-        if self._departure is not None or (reasons and reasons != {buffer}):
+        if self._departure is not None or (reasons and reasons != {NO_ROOM}):
             # Leaving has a deadline of its own; a client that is held cannot send.
             return
         listener = self.listener
         if buffer is not None and listener.frame_seconds and buffer.overdue(listener.frame_seconds):
-            error = MemoryExhausted(_NO_ROOM) if reasons else FrameTimeout()
+            error = MemoryExhausted() if reasons else FrameTimeout()
             self.fail(error.reason, self.refusal(error))
         elif listener.idle_timeout and not reasons:
             is_new = self._idle_ticks < 0

@@ -42,6 +42,9 @@ LONG_READ = 256 * 1024
 # Of large frames a read has this many, but not more than these bytes.
 _FRAMES, LONGEST_READ = 16, 384 * 1024
 
+NO_ROOM = "no-room"
+"""The reason for which a connection is not read from before there is memory for a frame."""
+
 
 def arrival_seconds(seconds: float, nbytes: int) -> float:
     """Seconds for a frame of which ``nbytes`` have arrived, if a short one may take ``seconds``."""
@@ -125,7 +128,7 @@ class ReadBuffer:
         if self.charged:
             self._charge(0)
         self._memory.leave(self)
-        self._holder.release(self)
+        self._holder.release(NO_ROOM)
         return self._whole_frames(0) if self._frame_bytes else 0
 
     def _whole_frames(self, first: int) -> int:
@@ -147,8 +150,8 @@ class ReadBuffer:
 
     def hold(self, _reason: object) -> None:
         """See ``Holdable``."""
-        self._holder.hold(self)
+        self._holder.hold(NO_ROOM)
 
     def release(self, _reason: object) -> None:
         """See ``Holdable``."""
-        self._holder.release(self)
+        self._holder.release(NO_ROOM)

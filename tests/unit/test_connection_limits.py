@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import ITransport
 from twisted.trial.unittest import SynchronousTestCase
@@ -68,7 +70,7 @@ class MemoryTests(SynchronousTestCase):
             setup.clock.advance(1)
         assert [client.closed for client, _ in clients] == [False, True, False]
 
-    def at_bound(self, **settings: object) -> tuple[Setup, Client, Frames]:
+    def at_bound(self, **settings: Any) -> tuple[Setup, Client, Frames]:
         """Return a client with the first 20,000 bytes of a frame, which were all there was."""
         setup = Setup(LongFrames, BrokerLimits(max_memory=20_000), frame_seconds=3, **settings)
         setup.broker.startService()
