@@ -72,6 +72,9 @@ LOADS: Mapping[str, Load] = {
     "1-1, one at a time": Load(),
     "50-1, one at a time": Load(publishers=50, repetitions=64),
     "50-1, one at a time, confirmed": Load(publishers=50, repetitions=64, confirmed=True),
+    "20-1, three at a time, 5 topics in turn": Load(
+        publishers=20, topics=5, sizes=(64, 128, 200), repetitions=64
+    ),
     "1-10, one at a time": Load(subscribers=10),
     "1-1, one at a time, 10 topics in turn": Load(topics=10),
     "1-1, mixed sizes in batches": Load(sizes=_MIXED_SIZES, repetitions=160),
