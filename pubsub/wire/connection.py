@@ -202,7 +202,7 @@ class Connection(StreamClient):
         if done < len(data):
             if buffer is None:
                 memory = self.listener.memory
-                buffer = self._read_buffer = ReadBuffer(self, memory)
+                buffer = self._read_buffer = ReadBuffer(self, memory, self)
             read_size = buffer.start(data[done:], need, len(data))
         else:
             assert buffer is not None
@@ -221,12 +221,11 @@ class Connection(StreamClient):
 
         There is a sweep every second, so that reads need not look at the clock.
         """
-        reasons, buffer = self._hold_reasons, self._read_buffer
+        reasons, listener = self._hold_reasons, self.listener
         if self._departure is not None or (reasons and reasons != {NO_ROOM}):
             # Leaving has a deadline of its own; a client that is held cannot send.
             return
-        listener = self.listener
-        if buffer is not None and listener.frame_seconds and buffer.overdue(listener.frame_seconds):
+        if listener.frame_seconds and self.frame_overdue(listener.frame_seconds):
             error = MemoryExhausted() if reasons else FrameTimeout()
             self.fail(error.reason, self.refusal(error))
         elif listener.idle_timeout and not reasons:
@@ -236,6 +235,10 @@ class Connection(StreamClient):
                 self.refuse("idle")
                 self.end_reason = "idle"
                 self.close(self.goodbye())
+
+    def frame_overdue(self, seconds: float) -> bool:
+        """Count a second; return whether a frame takes longer than ``seconds`` and its bytes."""
+        return self._read_buffer is not None and self._read_buffer.overdue(seconds)
 
     # Replies
 

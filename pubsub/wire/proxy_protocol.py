@@ -19,10 +19,10 @@ from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
-from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
 from pubsub.wire.peer_address import address_text, is_local
 from pubsub.wire.proxy_header import BadHeader, ProxyHeader, read_header
-from pubsub.wire.read_buffer import HeldConnection, ReadBuffer
+from pubsub.wire.read_buffer import ReadBuffer
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -100,24 +100,12 @@ class ProxiedStream(HAProxyProtocolWrapper):
 
     @property
     def held(self) -> int:
-        """See ``HeldConnection``: the bytes of the header that are charged."""
+        """See ``MemoryHolder``: the bytes of the header that are charged."""
         return 0 if self._begun is None else self._begun.charged
 
     def evict(self, reason: str) -> None:
-        """See ``HeldConnection``: disconnect the client."""
-        self._connection.evict(reason)
-
-    def hold(self, reason: object) -> None:
-        """See ``HeldConnection``."""
-        self._connection.hold(reason)
-
-    def release(self, reason: object) -> None:
-        """See ``HeldConnection``."""
-        self._connection.release(reason)
-
-    @property
-    def _connection(self) -> HeldConnection:
-        return cast("HeldConnection", self.wrappedProtocol)
+        """See ``MemoryHolder``: disconnect the client."""
+        cast("MemoryHolder", self.wrappedProtocol).evict(reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See IProtocol."""

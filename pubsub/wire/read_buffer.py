@@ -5,26 +5,13 @@ The bytes are kept as they were received and joined once. Knows no transport and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.memory_budget import INPUT
 
 if TYPE_CHECKING:
-    from pubsub.broker.memory_budget import MemoryBudget
-
-
-class HeldConnection(Protocol):
-    """A connection that is not read from while something holds it."""
-
-    @property
-    def held(self) -> int: ...
-
-    def evict(self, reason: str) -> None: ...
-
-    def hold(self, reason: object) -> None: ...
-
-    def release(self, reason: object) -> None: ...
-
+    from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
+    from pubsub.interfaces import Holdable
 
 # Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
 # part of the estimate for a connection.
@@ -55,17 +42,21 @@ class ReadBuffer:
     """The bytes of one connection's partial frame.
 
     It exists only while there is a partial frame, so that an idle connection does not pay for it.
-    ``holder`` is charged in ``memory``. At the bound it is not read from before there is room for
-    the rest of the frame.
+    ``holder`` is charged in ``memory``. The ``source``, if there is one, is held at the bound until
+    there is room for the rest of the frame.
     """
 
     __slots__ = (
-        "_age", "_chunks", "_frame_bytes", "_holder", "_memory", "_nbytes", "_need", "charged",
+        "_age", "_chunks", "_frame_bytes", "_holder", "_memory", "_nbytes", "_need", "_source",
+        "charged",
     )  # fmt: skip
 
-    def __init__(self, holder: HeldConnection, memory: MemoryBudget) -> None:
+    def __init__(
+        self, holder: MemoryHolder, memory: MemoryBudget, source: Holdable | None = None
+    ) -> None:
         self._holder = holder
         self._memory = memory
+        self._source = source
         self._chunks: list[bytes] = []
         self._nbytes = 0
         self._need = 0
@@ -128,7 +119,7 @@ class ReadBuffer:
         if self.charged:
             self._charge(0)
         self._memory.leave(self)
-        self._holder.release(NO_ROOM)
+        self.release(self._memory)
         return self._whole_frames(0) if self._frame_bytes else 0
 
     def _whole_frames(self, first: int) -> int:
@@ -145,13 +136,15 @@ class ReadBuffer:
         if nbytes != self.charged:
             before, self.charged = self.charged, nbytes
             self._memory.charge(self._holder, before, nbytes, 0, INPUT)
-            if nbytes > before and self._memory.full:
+            if self._source is not None and nbytes > before and self._memory.full:
                 self._memory.wait(self)
 
     def hold(self, _reason: object) -> None:
         """See ``Holdable``."""
-        self._holder.hold(NO_ROOM)
+        if self._source is not None:
+            self._source.hold(NO_ROOM)
 
     def release(self, _reason: object) -> None:
         """See ``Holdable``."""
-        self._holder.release(NO_ROOM)
+        if self._source is not None:
+            self._source.release(NO_ROOM)

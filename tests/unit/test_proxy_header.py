@@ -169,8 +169,6 @@ class NameTests(SynchronousTestCase):
 class _Client(Protocol):
     """The protocol above the header."""
 
-    is_held = False
-
     def __init__(self) -> None:
         self.events: list[bytes] = []
 
@@ -185,12 +183,6 @@ class _Client(Protocol):
 
     def evict(self, reason: str) -> None:
         self.events.append(reason.encode())
-
-    def hold(self, _reason: object) -> None:
-        self.is_held = True
-
-    def release(self, _reason: object) -> None:
-        self.is_held = False
 
     def dataReceived(self, data: bytes) -> None:
         self.events.append(data)
@@ -247,19 +239,6 @@ class StreamTests(SynchronousTestCase):
             assert stream.wrappedProtocol.events == [b"memory"]
             end(stream)
             assert (stream.held, self.memory.used, self.memory.holders) == (0, 0, set())
-
-    def test_the_rest_of_a_header_is_not_read_at_the_memory_bound(self) -> None:
-        self.memory.limit = 10_000
-        data = header(field(0x04, bytes(12_000)))
-        stream, _ = self.connect()
-        stream.dataReceived(data[:9_000])
-        assert not stream.wrappedProtocol.is_held
-        stream.dataReceived(data[9_000:11_000])
-        assert stream.wrappedProtocol.is_held
-        self.memory.reconfigure({"max-memory": 20_000})
-        assert not stream.wrappedProtocol.is_held
-        stream.dataReceived(data[11_000:])
-        assert self.memory.used == 0
 
     def test_a_connection_without_a_header_is_counted_and_closed(self) -> None:
         for data in MALFORMED:

@@ -334,6 +334,19 @@ class CurveTests(SecurityCase):
         house.pump(3)
         assert house.broker.memory.used <= before
 
+    def test_half_a_message_has_a_deadline_at_the_memory_bound(self) -> None:
+        house = self.house("curve", frame_seconds=5)
+        house.start()
+        carol = curve(house)
+        # Whole frames of a message that goes on.
+        carol.send(b"\x03" + (5_000).to_bytes(8, "big") + b"t" * 5_000)
+        house.broker.memory.reconfigure({"max-memory": house.broker.memory.used + 1})
+        carol.send(b"\x03" + (1_000).to_bytes(8, "big") + b"t" * 1_000)
+        assert carol.client.stream.paused
+        house.advance(7)
+        assert carol.closed
+        assert house.broker.counters.refusals == {("spot", "memory"): 1}
+
     def test_half_a_handshake_has_a_deadline(self) -> None:
         house = self.house("curve", handshake_seconds=3)
         client = house.connect("spot")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.frame_turns import TURN_BYTES
 from pubsub.broker.topic_names import topic_name
-from pubsub.errors import FrameTimeout, InvalidTopicName, Refused
+from pubsub.errors import InvalidTopicName, Refused
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.broker_commands import NODE
 from pubsub.protocols.spot.commands import SpotError
@@ -306,14 +306,15 @@ class ZmtpConnection(Connection):
         """See ``ConnectedClient``. A peer that announced a time to live must keep it (RFC 37)."""
         super().sweep(now)
         self._silent_ticks += 1
-        if self._hold_reasons or self.closing:
-            return
-        seconds = self.listener.frame_seconds
-        if self._channel is not None and seconds and self._channel.overdue(seconds):
-            self.fail(FrameTimeout.reason, b"")
-        elif self._peer_timeout and self._silent_ticks > self._peer_timeout:
+        late = self._peer_timeout and self._silent_ticks > self._peer_timeout
+        if late and not (self._hold_reasons or self.closing):
             self.refuse("heartbeat")
             self.abort("silent for longer than its announced time to live")
+
+    def frame_overdue(self, seconds: float) -> bool:
+        """See ``Connection``."""
+        decrypted = self._channel is not None and self._channel.overdue(seconds)
+        return super().frame_overdue(seconds) or decrypted
 
     @property
     def held(self) -> int:

@@ -164,7 +164,7 @@ class CurveChannel:
             return
         if buffer is None:
             memory = connection.listener.memory
-            buffer = self._buffer = ReadBuffer(connection, memory)
+            buffer = self._buffer = ReadBuffer(connection, memory, connection)
         buffer.start(frames[done:], need, len(frames))
 
     @property
