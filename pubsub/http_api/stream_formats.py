@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.logger import Logger
 
+from pubsub.broker.batch import Batch
 from pubsub.http_api.api_error import NOT_IMPLEMENTED, UNAVAILABLE, ApiError
 from pubsub.http_api.message_rows import names_of, rows_of
-from pubsub.store.block import decode_block
+from pubsub.store.joined_runs import decode_joined
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
     from pubsub.http_api.follow_formats import FollowEncoding
     from pubsub.http_api.follow_start import HistoryGap
     from pubsub.store.parcel import Parcel
@@ -97,13 +97,21 @@ class StoredMessages:
 
 def batches_of(parcel: Parcel) -> Iterator[Batch]:
     """Yield the messages of a parcel in batches, with their run."""
+    start, stop = parcel.start, parcel.stop
     for block, topics in parcel.blocks:
-        for run in decode_block(block, topics):
-            if run.last >= parcel.start and run.offset < parcel.stop:
-                low, high = parcel.start - run.offset, parcel.stop - run.offset
-                batch = run.batch().slice(max(low, 0), min(high, run.count))
+        for found in decode_joined(block, topics, _first_shown, start, stop):
+            if isinstance(found, Batch):
+                yield found
+            elif found.last >= start and found.offset < stop:
+                low, high = start - found.offset, stop - found.offset
+                batch = found.batch().slice(max(low, 0), min(high, found.count))
                 batch.run = block.run
                 yield batch
+
+
+def _first_shown(_topic: str) -> int:
+    """Return 0: a parcel has no topics that have expired."""
+    return 0
 
 
 class _Sink:

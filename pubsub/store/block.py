@@ -267,13 +267,19 @@ class BlockRuns:
 
     def of(self, run: BlockRun) -> Iterable[StoredRun]:
         """Return the run whole if all of its topics are wanted, and otherwise runs of these."""
+        wanted, listed = self.wanted, run[3]
+        if wanted is None or wanted.issuperset(listed):
+            return (self.whole(run),)
+        if wanted.isdisjoint(listed):
+            return ()
+        return self.whole(run).only([index in wanted for index in listed])
+
+    def whole(self, run: BlockRun) -> StoredRun:
+        """Return the run with the messages of all of its topics."""
         (
             first, count, has_headers, listed, picks, sender_at, protocol, size, lengths, begin,
             end, timestamp, sequence,
         ) = run  # fmt: skip
-        wanted = self.wanted
-        if wanted is not None and wanted.isdisjoint(listed):
-            return ()
         data = bytes(self._block.payloads[begin:end])
         some, mix, topic = None, None, ""
         if has_headers:
@@ -286,13 +292,10 @@ class BlockRuns:
         else:
             topic = self.text(listed[0])
         sender = self.names[sender_at]
-        stored = StoredRun(
+        return StoredRun(
             first + count - 1, first, timestamp, len(data) + overhead_of(sender, some), topic,
             count, data, size, lengths, sequence, sender, self.text(protocol), some, mix,
         )  # fmt: skip
-        if wanted is None or wanted.issuperset(listed):
-            return (stored,)
-        return stored.only([index in wanted for index in listed])
 
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[StoredRun]:

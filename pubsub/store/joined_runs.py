@@ -1,12 +1,16 @@
-"""Small runs that follow one another, read as one batch with rows (see ``batch_rows.py``)."""
+"""Small runs that follow one another, read as one batch with rows (see ``batch_rows.py``).
+
+Of a run of several topics, such as a read of one publisher, a reader of some of them gets a row for
+the messages of one topic that follow one another.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, rows_with
 from pubsub.broker.batch_rows import BatchRows
 from pubsub.kernel import Columns
 from pubsub.store.block import Block, BlockRuns, runs_of
@@ -89,13 +93,21 @@ def decode_joined(
 ) -> Iterator[Batch | StoredRun]:
     """Yield the runs of a block as ``decode_block``, those that are small as batches with rows.
 
-    They end before the offset ``stop``; those that end before ``start`` are left out. Of the small
-    ones, those before the offset that ``first_of`` returns for their topic are left out too.
+    So are those of several topics of which some are not wanted. These batches have the messages
+    from ``start`` to before ``stop``, without runs of one topic that begin before the offset that
+    ``first_of`` returns for it. Other runs are left out only if they have no message in that range.
     """
     found: list[Batch] = []
     runs, joined = BlockRuns(block, topics), JoinedRuns(found)
     wanted, text, names, payloads = runs.wanted, runs.text, runs.names, block.payloads
     firsts: dict[int, int] = {}
+
+    def first_shown(topic: int) -> int:
+        shown = firsts.get(topic)
+        if shown is None:
+            shown = firsts[topic] = first_of(text(topic))
+        return shown
+
     for run in runs_of(block, start):
         (
             first, count, has_headers, listed, picks, sender, protocol, size, lengths, begin, end,
@@ -105,7 +117,16 @@ def decode_joined(
             break
         if first + count <= start:
             continue
-        if count > SMALL or first < start or has_headers or picks:
+        if picks and not (has_headers or wanted is None or wanted.issuperset(listed)):
+            among = [(index, topic) for index, topic in enumerate(listed) if topic in wanted]
+            if among:
+                shown = {index: first_shown(topic) for index, topic in among}
+                for row in rows_among(runs.whole(run).batch(), shown, start, stop):
+                    joined.add(row, text(protocol), block.run)
+                yield from found
+                found.clear()
+            continue
+        if count > SMALL or first < start or first + count > stop or has_headers or picks:
             joined.finish()
             yield from found
             found.clear()
@@ -114,10 +135,7 @@ def decode_joined(
         (topic,) = listed
         if wanted is not None and topic not in wanted:
             continue
-        shown = firsts.get(topic)
-        if shown is None:
-            shown = firsts[topic] = first_of(text(topic))
-        if first >= shown:
+        if first >= first_shown(topic):
             row = (
                 count, text(topic), first, sequence, timestamp, names[sender],
                 size if lengths is None else lengths, bytes(payloads[begin:end]),
@@ -129,6 +147,48 @@ def decode_joined(
                 found.clear()
     joined.finish()
     yield from found
+
+
+def rows_among(
+    batch: Batch, first: Mapping[int, int], start: int, stop: int
+) -> Iterator[JoinedRow]:
+    """Yield messages of a batch of several topics, with one sender and no headers, as joined runs.
+
+    They are those of the indexes in ``first`` from the offset ``start`` to before ``stop``, without
+    runs of one topic that begin before the offset that ``first`` has for it.
+    """
+    columns, topics = batch.columns, batch.topics
+    indexes = range(len(topics))
+    # A call for each message would cost more than the messages that are wanted, which may be few.
+    kept = columns.remap([index if index in first else -1 for index in indexes])
+    numbers, sizes, payloads = kept.indexes(), kept.sizes(), kept.payloads()
+    at = 0
+    for begin, end in rows_with(columns, [index in first for index in indexes]):
+        while begin < end:
+            index, after = numbers[at], at + 1
+            while after - at < end - begin and numbers[after] == index:
+                after += 1
+            offset = batch.offset + begin
+            low, high = at + max(start - offset, 0), min(at + stop - offset, after)
+            if low < high and offset >= first[index]:
+                more = low - at
+                yield (
+                    high - low, topics[index], offset + more, batch.sequence + begin + more,
+                    batch.timestamp, batch.sender, array("I", sizes[low:high]),
+                    b"".join(payloads[low:high]),
+                )  # fmt: skip
+            begin += after - at
+            at = after
+
+
+def batches_among(batch: Batch, first: Mapping[int, int]) -> list[Batch]:
+    """Return the messages of ``rows_among``, of the whole batch, as batches."""
+    found: list[Batch] = []
+    joined = JoinedRuns(found)
+    for row in rows_among(batch, first, batch.offset, batch.stop):
+        joined.add(row, batch.protocol, batch.run)
+    joined.finish()
+    return found
 
 
 def rows_of(record: RunRecord) -> list[JoinedRow]:

@@ -128,18 +128,19 @@ class BlockTests(SynchronousTestCase):
         plain = [
             message
             for run in decode_block(block, topics)
-            if run.last >= start and run.offset < stop
             for shown in run.shown(first_of)
             for message in flat([shown.batch()])
+            if start <= message[0] < stop
         ]
         joined: list[Batch] = []
         for run in decode_joined(block, topics, first_of, start, stop):
             if isinstance(run, Batch):
                 assert run.run == 3
+                assert start <= run.offset < run.stop <= stop
                 joined.append(run)
-            elif run.last >= start and run.offset < stop:
+            else:
                 joined += [shown.batch() for shown in run.shown(first_of)]
-        assert flat(joined) == plain
+        assert [one for one in flat(joined) if start <= one[0] < stop] == plain
 
     def test_small_runs_are_one_batch(self) -> None:
         log = RunLog(1000, 2**20)
@@ -156,6 +157,25 @@ class BlockTests(SynchronousTestCase):
             isinstance(run, StoredRun)
             for run in decode_joined(block, frozenset("b"), lambda topic: 0, 100, 200)
         )
+
+    def test_some_topics_of_a_read_are_one_batch(self) -> None:
+        """Whatever the number of reads, if each has several topics."""
+        records = []
+        for number in range(10):
+            columns = Columns.of([b"%d" % place for place in range(60)], [0, 1, 2] * 20)
+            read = replace(single(0), topics=TOPICS, columns=columns, offset=60 * number)
+            records.append(record_of(read))
+        block = encode_block(records, 3, 0, 600)
+        (batch,) = decode_joined(block, frozenset("ac"), lambda topic: 0, 30, 570)
+        assert isinstance(batch, Batch)
+        assert batch.count == 360
+        assert [one[6] for one in flat([batch])][:3] == [b"30", b"32", b"33"]
+        log = RunLog(1000, 2**20)
+        for number in range(10):
+            columns = Columns.of([b"%d" % place for place in range(60)], [0, 1, 2] * 20)
+            log.append(replace(single(0), topics=TOPICS, columns=columns))
+        page = log.read(30, frozenset("ac"), 2**20, joined=True)
+        assert [batch.count for batch in page.batches] == [20, *[40] * 9]
 
     def test_a_batch_has_a_bounded_number_of_rows(self) -> None:
         """A page is cut between batches."""
