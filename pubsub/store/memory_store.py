@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -18,6 +18,7 @@ from pubsub.kernel import Senders
 from pubsub.store.block import encode_block
 from pubsub.store.parcel import Parcel
 from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import first_offset_of, last_offset_of, names_of, run_of
 from pubsub.store.topic_counts import TopicCounts
 
 
@@ -25,15 +26,15 @@ def parcel_of(
     log: RunLog, run: int, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
 ) -> Parcel:
     """As ``IStore.read_parcel``, for messages in memory; ``run`` is the broker run."""
-    runs, reached = log.runs_from(start, stop, topics, max_bytes)
-    if not runs:
-        return Parcel(start, reached, log.first_offset)
+    records, reached = log.records_from(start, stop, topics, max_bytes)
     pieces = []
-    for numbered_by, group in groupby(runs, lambda one: one.run):
+    for numbered_by, group in groupby(records, run_of):
         own = list(group)
-        records = [one.record() for one in own]
-        block = encode_block(records, numbered_by or run, own[0].offset, own[-1].last + 1)
-        pieces.append((block, frozenset(one.topic for one in own)))
+        base, after = first_offset_of(own[0]), last_offset_of(own[-1]) + 1
+        found = frozenset(chain.from_iterable(map(names_of, own)))
+        names = found if topics is None else found & topics
+        if names:
+            pieces.append((encode_block(own, numbered_by or run, base, after), names))
     return Parcel(start, reached, log.first_offset, tuple(pieces))
 
 

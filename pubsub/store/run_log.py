@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, chain
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.batch import Batch, Page, rows_with
 from pubsub.kernel import Senders
-from pubsub.store.joined_runs import ROW_BYTES, JoinedRuns, rows_of
+from pubsub.store.joined_runs import ROW_BYTES, JoinedRuns, batches_among, rows_of
 from pubsub.store.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -125,7 +125,7 @@ class RunLog:
                         room -= len(row[-1]) + ROW_BYTES
                 if not rows:
                     small.finish()
-                    shown = self._shown_batches(record, offset, topics)
+                    shown = self._shown_batches(record, offset, topics, joined)
                     found += shown
                     room -= _cost(record, shown)
                 examined += 0 if is_single(record) else count_of(record)
@@ -139,26 +139,25 @@ class RunLog:
         small.finish()
         return Page(found, next_offset)
 
-    def runs_from(
+    def records_from(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
-    ) -> tuple[list[StoredRun], int]:
-        """Return runs of a range, as many as ``read`` would return, and the offset they reach."""
+    ) -> tuple[list[RunRecord], int]:
+        """Return records of a range with messages of ``topics``, and the offset they reach.
+
+        Those of several topics are whole, also if only some of these are wanted: to divide them is
+        left to the thread that encodes them.
+        """
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
-        found: list[StoredRun] = []
-        examined = 0
+        found: list[RunRecord] = []
         for record in self._runs[begin : begin + _SCAN]:
             if first_offset_of(record) >= stop:
                 return found, stop
-            if max_bytes <= 0 or examined > _SCAN_MESSAGES:
+            if max_bytes <= 0:
                 return found, max(start, first_offset_of(record))
-            if not self._may_show(record, topics):
-                continue
-            if not is_single(record):
-                examined += count_of(record)
-            for one in chain.from_iterable(map(split, self._shown(record, topics))):
-                if last_offset_of(one) >= start:
-                    found.append(StoredRun.of(one))
-                    max_bytes -= found[-1].cost()
+            if self._may_show(record, topics):
+                kept = [one for one in self._kept(record) if last_offset_of(one) >= start]
+                found += kept
+                max_bytes -= sum([nbytes_of(one) + MESSAGE_BYTES * count_of(one) for one in kept])
         if begin + _SCAN < len(self._runs):
             stop = min(stop, first_offset_of(self._runs[begin + _SCAN]))
         return found, max(start, stop)
@@ -248,18 +247,6 @@ class RunLog:
             return self._is_shown(record, topics)
         return topics is None or not topics.isdisjoint(mixed)
 
-    def _shown(self, record: RunRecord, topics: frozenset[str] | None) -> Iterable[RunRecord]:
-        """Return the record, or records of those of its messages that are of ``topics``.
-
-        Messages of a topic that has ended are left out.
-        """
-        mixed = mixed_topics_of(record)
-        if mixed is None:
-            return (record,) if self._is_shown(record, topics) else ()
-        if (topics is None or topics.issuperset(mixed)) and not self._has_hidden(record, mixed):
-            return (record,)
-        return [one for one in split(record) if self._is_shown(one, topics)]
-
     def _has_hidden(self, record: RunRecord, topics: Iterable[str]) -> bool:
         """Return whether a message may be hidden; its topic is one of ``topics``."""
         first, forgotten = first_offset_of(record), self._forgotten
@@ -268,21 +255,32 @@ class RunLog:
     def _kept(self, record: RunRecord) -> Iterable[RunRecord]:
         """Return the messages that are not hidden, in few records: each takes its own memory."""
         mixed = mixed_topics_of(record)
-        if mixed is None or not has_one_sender(record) or not self._has_hidden(record, mixed):
-            return self._shown(record, None)
+        if mixed is None:
+            return (record,) if self._is_shown(record, None) else ()
+        if not self._has_hidden(record, mixed):
+            return (record,)
+        if not has_one_sender(record):
+            return [one for one in split(record) if self._is_shown(one, None)]
+        batch, first = batch_of(record), first_offset_of(record)
+        hidden = [self._forgotten.get(topic, 0) for topic in mixed]
         kept: list[tuple[int, int]] = []
-        batch = batch_of(record)
-        for _index, run in batch.runs():
-            if self._is_visible(run.topic, run.offset, None):
-                low = run.offset - batch.offset
-                start = kept.pop()[0] if kept and kept[-1][1] == low else low
-                kept.append((start, low + run.count))
+        if any(first < offset <= last_offset_of(record) for offset in hidden):
+            for _index, run in batch.runs():
+                if self._is_visible(run.topic, run.offset, None):
+                    low = run.offset - first
+                    start = kept.pop()[0] if kept and kept[-1][1] == low else low
+                    kept.append((start, low + run.count))
+        else:
+            kept.extend(rows_with(batch.columns, [offset <= first for offset in hidden]))
         return [record_of(batch.slice(low, high)) for low, high in kept]
 
     def _shown_batches(
-        self, record: RunRecord, offset: int, topics: frozenset[str] | None
+        self, record: RunRecord, offset: int, topics: frozenset[str] | None, joined: bool
     ) -> list[Batch]:
-        """As ``_shown``, as batches from ``offset`` on."""
+        """Return the messages that are shown as batches, of several runs if ``joined``.
+
+        They are those of ``topics`` from ``offset`` on. Those of topics that have ended are hidden.
+        """
         if mixed_topics_of(record) is None:
             return list(batches_of(record, offset)) if self._is_shown(record, topics) else []
         if not has_one_sender(record):
@@ -300,6 +298,8 @@ class RunLog:
             for index, topic in enumerate(batch.topics)
             if topics is None or topic in topics
         }
+        if joined and batch.headers is None:
+            return batches_among(batch, first)
         return [run for index, run in batch.runs(first) if run.offset >= first[index]]
 
     def _is_shown(self, record: RunRecord, topics: frozenset[str] | None) -> bool:

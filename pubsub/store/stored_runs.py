@@ -109,6 +109,12 @@ def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
     return None if mix is None else mix[0]
 
 
+def names_of(record: RunRecord) -> tuple[str, ...]:
+    """Return the topics of a record."""
+    mix = record[_MIX]
+    return (record[_TOPIC],) if mix is None else mix[0]
+
+
 def has_one_sender(record: RunRecord) -> bool:
     """Return whether the messages have one sender."""
     return isinstance(record[_SENDER], bytes)

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, messages_nbytes
+from pubsub.http_api.stream_formats import batches_of
 from pubsub.kernel import Columns
 from pubsub.store import run_log
+from pubsub.store.memory_store import parcel_of
 from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import RunRecord, split
+from pubsub.store.stored_runs import MESSAGE_BYTES, RunRecord, first_offset_of, split
 from tests.unit.fakes import mixed_batch
 
 
@@ -151,12 +153,41 @@ class ForgettingTests(SynchronousTestCase):
             sent = [("often", b"x")] * 39 + [("rare", b"%d" % number)]
             self.log.append(mixed_batch(sent, ("often", "rare")))
         rare = frozenset({"rare"})
-        for reached, found in self.pages(rare), self.parcels(rare):
-            assert reached == [120, 240, 360, 400]
-            assert found == [b"%d" % number for number in range(10)]
+        reached, found = self.pages(rare)
+        assert reached == [120, 240, 360, 400]
+        assert found == [b"%d" % number for number in range(10)]
         # Runs that cannot have any of its messages are not examined.
-        for reached, found in self.pages(frozenset({"none"})), self.parcels(frozenset({"none"})):
-            assert (reached, found) == ([400], [])
+        assert self.pages(frozenset({"none"})) == ([400], [])
+
+    def test_messages_of_a_parcel_are_not_divided_in_the_reactor(self) -> None:
+        """The thread that encodes them leaves out those that are not wanted."""
+        for number in range(10):
+            sent = [("often", b"x")] * 39 + [("rare", b"%d" % number)]
+            self.log.append(mixed_batch(sent, ("often", "rare")))
+        self.log.append(batch("often", b"y"))
+        self.patch(run_log, "split", None)  # type: ignore[no-untyped-call]
+        rare = frozenset({"rare"})
+        records, reached = self.log.records_from(0, 401, rare, 10**9)
+        assert [first_offset_of(record) for record in records] == list(range(0, 400, 40))
+        assert reached == 401
+        parcel = parcel_of(self.log, 7, 0, 401, rare, 10**9)
+        assert [one.payloads() for one in batches_of(parcel)] == [
+            [b"%d" % number for number in range(10)]
+        ]
+        # As much as fits, and no more.
+        records, reached = self.log.records_from(0, 401, rare, 2 * (40 + 40 * MESSAGE_BYTES))
+        assert (len(records), reached) == (2, 80)
+        assert self.log.records_from(0, 401, frozenset({"none"}), 10**9) == ([], 401)
+
+    def test_a_parcel_has_no_messages_that_are_hidden(self) -> None:
+        for _ in range(3):
+            self.log.append(mixed_batch([("a", b"1"), ("b", b"2"), ("b", b"3")], ("a", "b")))
+        self.log.forget("a", 6)
+        self.log.append(batch("a", b"4"))
+        parcel = parcel_of(self.log, 7, 0, 10, None, 10**9)
+        assert [payload for one in batches_of(parcel) for payload in one.payloads()] == [
+            *[b"2", b"3"] * 2, b"1", b"2", b"3", b"4"
+        ]  # fmt: skip
 
     def pages(self, topics: frozenset[str]) -> tuple[list[int], list[bytes]]:
         """Return the offsets that reads reach, and the payloads."""
@@ -165,15 +196,6 @@ class ForgettingTests(SynchronousTestCase):
             page = self.log.read(reached[-1], topics, 10**9)
             found += [payload for each in page.batches for payload in each.payloads()]
             reached.append(page.next_offset)
-        return reached[1:], found
-
-    def parcels(self, topics: frozenset[str]) -> tuple[list[int], list[bytes]]:
-        """As ``pages``, of ``RunLog.runs_from``."""
-        reached, found = [0], []
-        while reached[-1] < self.log.next_offset:
-            runs, at = self.log.runs_from(reached[-1], self.log.next_offset, topics, 10**9)
-            found += [payload for each in runs for payload in each.batch().payloads()]
-            reached.append(at)
         return reached[1:], found
 
     def counted(self, start: int, stop: int) -> dict[str, tuple[int, int]]:
