@@ -2,7 +2,8 @@
 
 A stream reads one parcel after another from the store and encodes each in a thread. One encoded
 parcel waits while the one before it is sent, so a client that does not read costs at most two
-parcels of memory, until it is disconnected as too slow.
+parcels of memory, until it is disconnected as too slow. An encoded parcel can have many megabytes:
+it is given to the transport in pieces, as copying it at once would delay other clients.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _PARCEL_BYTES = 1024**2
 # so that smaller ones would take longer, unless its messages are few.
 _PART_BYTES, _FEW_PART_BYTES = 4 * 1024**2, 1024**2
 _FEW = 1000
+# Bytes that are given to the transport in one tick.
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ class HistoryResponse:
         # Bytes of the parcel, of what waits encoded, and of what the transport has not sent; and
         # those of them that are charged beside the stream's place.
         self._parcel_bytes = self._encoded = self._unsent = self._charged = 0
+        # The encoded bytes that are being sent, and the first that the transport does not have.
+        self._sending, self._at = b"", 0
+        self._next_piece: IDelayedCall | None = None
         self._ended = False
         self._waiting: Deferred[None] | None = None
         self._timeout: IDelayedCall | None = None
@@ -94,8 +100,7 @@ class HistoryResponse:
                 )
                 self._cut("internal error")
         finally:
-            self._cancel_timeout()
-            self._encoded = self._unsent = 0
+            self._stop_sending()
             self._charge()
         if not self._ended:
             self._channel.cut = None
@@ -141,7 +146,8 @@ class HistoryResponse:
         Encoded messages may be several times as large as their payloads.
         """
         before = self._charged
-        held = self._parcel_bytes + self._encoded + self._unsent
+        left = len(self._sending) - self._at
+        held = self._parcel_bytes + self._encoded + left + self._unsent
         self._charged = max(held - STREAM_BYTES, 0)
         memory = self._listener.memory
         if self._charged > before:
@@ -152,16 +158,48 @@ class HistoryResponse:
     async def _write(self, make: Callable[[], bytes]) -> None:
         # Encoded while the parcel before it is being sent.
         data = await self._run_in_thread(make)
-        if self.stalled_since is not None and not self._ended:
-            self._encoded = len(data)
-            self._charge()
+        self._encoded = len(data)
+        self._charge()
+        await self._until_given()
+        self._encoded = 0
+        if not self._ended:
+            self._sending, self._at = data, 0
+            self._send_piece()
+        self._charge()
+
+    async def _until_given(self) -> None:
+        """Wait until the transport has all that is being sent, and may have more."""
+        if not self._ended and (self._at < len(self._sending) or self.stalled_since is not None):
             self._waiting = Deferred()
             await self._waiting
-            self._encoded = 0
-        if data and not self._ended:
-            self._request.write(data)
-            self._unsent = len(data) if self.stalled_since is not None else 0
+
+    def _send_piece(self) -> None:
+        """Give the transport the next piece, and the others as soon as it has sent that."""
+        self._next_piece = None
+        data, at = self._sending, self._at
+        if at < len(data):
+            # A part of the whole is copied, the whole is not.
+            piece = data[at : at + _PIECE_BYTES]
+            self._at = at + len(piece)
+            self._request.write(piece)
+            self._unsent = len(piece) if self.stalled_since is not None else 0
+        if self._at >= len(data):
+            self._sending, self._at = b"", 0
         self._charge()
+        if self.stalled_since is None and not self._ended:
+            if self._sending:
+                self._next_piece = self._listener.clock.callLater(0, self._send_piece)
+            else:
+                self._wake()
+
+    def _stop_sending(self) -> None:
+        """Forget what has not been given to the transport."""
+        self._cancel_timeout()
+        if self._next_piece is not None:
+            self._next_piece.cancel()
+            self._next_piece = None
+        self._sending, self._at = b"", 0
+        self._encoded = self._unsent = 0
 
     def _is_requested(self, name: str) -> bool:
         """Return whether this topic is read; reserved topics must be requested by name."""
@@ -192,9 +230,9 @@ class HistoryResponse:
         """See IPushProducer."""
         self.stalled_since = None
         self._unsent = 0
-        self._charge()
         self._cancel_timeout()
-        self._wake()
+        if self._next_piece is None:
+            self._send_piece()
 
     def stopProducing(self) -> None:
         """See IPushProducer."""
@@ -229,7 +267,7 @@ class HistoryResponse:
 
     def _end(self) -> None:
         self._ended = True
-        self._cancel_timeout()
+        self._stop_sending()
         self._wake()
 
     def _wake(self) -> None:

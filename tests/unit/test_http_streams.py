@@ -109,7 +109,7 @@ class EndTests(SynchronousTestCase):
 
     def cut(self, client: WebClient) -> bool:
         """Return whether the client can detect the missing data."""
-        client.stream.read()
+        client.read_on()
         return client.stream.aborted and not client.answer().complete
 
     def test_the_client_disconnects(self) -> None:
@@ -150,7 +150,7 @@ class EndTests(SynchronousTestCase):
         house = big_house()
         client = self.half(house)
         house.lock("a", b"k")
-        client.stream.read()
+        client.read_on()
         answer = client.answer()
         assert answer.complete
         assert 0 < len(answer.rows) < 12
@@ -171,7 +171,7 @@ class EndTests(SynchronousTestCase):
         client = self.half(house, ALL + "&skip_expired=1")
         for _ in range(12):
             house.publish("a", b"later")
-        client.stream.read()
+        client.read_on()
         assert client.answer().complete
 
     def test_the_broker_stops(self) -> None:

@@ -152,6 +152,11 @@ class WebClient:
         self.stream.received.clear()
         return Answer(data, method)
 
+    def read_on(self) -> None:
+        """Receive what waits in the transport, and all that follows."""
+        self.stream.read()
+        self._clock.advance(0)
+
     def get(self, target: str, **given: Any) -> Answer:
         """GET."""
         self.ask("GET", target, **given)
