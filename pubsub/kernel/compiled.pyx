@@ -1525,6 +1525,8 @@ def run_record(
         check_senders(sender, columns.count)
         for name in <tuple>sender[1]:
             nbytes += SENDER_BYTES + PyBytes_Size(name)
+        PyObject_GC_UnTrack(<void *>sender)
+        PyObject_GC_UnTrack(<void *>sender[1])
     if columns.count == 1 and len(topics) == 1 and columns.parts == NULL:
         if columns.messages[0].size == PyBytes_Size(columns.data):
             data = columns.data
@@ -1548,9 +1550,12 @@ def run_record(
         offset + columns.count - 1, offset, timestamp, nbytes, topic, columns.count, data, size,
         sizes, sequence, sender, protocol, headers, mix, run,
     )
-    if mix is None and headers is None:
-        # The garbage collector would do so when it first visits the tuple.
+    if headers is None:
+        # It has texts and numbers alone, also in its tuples. The garbage collector would find that,
+        # but while as many of them end as are made, it waits until there are thousands.
         PyObject_GC_UnTrack(<void *>made)
+        if mix is not None:
+            PyObject_GC_UnTrack(<void *>mix)
     return made
 
 

@@ -203,9 +203,15 @@ class TestBothForms:
         assert totals[0] == totals[1]
 
     def test_the_garbage_collector_does_not_follow_runs(self) -> None:
+        """Nor the tuples in them that are made for each of them."""
         for sender in (b"me", [b"me", b"you"]):
-            given = (*PLAIN[:3], sender, *PLAIN[4:])
-            assert not gc.is_tracked(record(compiled, [(b"abc", 0)] * 2, given))
+            for topics in ("a",), ("a", "b"):
+                given = (*PLAIN[:2], topics, sender, *PLAIN[4:])
+                made = record(compiled, [(b"abc", 0), (b"de", len(topics) - 1)], given)
+                own = [one for one in made if isinstance(one, tuple)]
+                own += [made[10][1]] if isinstance(sender, list) else []
+                assert len(own) == 2 * isinstance(sender, list) + len(topics) - 1
+                assert not any(map(gc.is_tracked, [made, *own]))
 
     def test_runs_are_checked(self) -> None:
         assert compiled is not None
