@@ -157,6 +157,13 @@ class Batch:
         """The offset after the last message."""
         return self.offset + self.count if self.rows is None else self.rows.stop
 
+    def offsets(self) -> Sequence[int]:
+        """Return the offset of each message, all of which are stored."""
+        if self.rows is None:
+            return range(self.offset, self.stop)
+        each = zip(self.rows.offsets, self.rows.counts, strict=True)
+        return [offset + place for offset, count in each for place in range(count)]
+
     def payloads(self) -> list[bytes]:
         """Return the payload of each message."""
         return self.columns.payloads()

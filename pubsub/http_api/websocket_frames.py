@@ -11,8 +11,9 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import isfinite
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch_rows import BatchRows
@@ -133,10 +134,9 @@ class BatchEncoding(RowEncoding):
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         """See ``RowEncoding``."""
-        if batch.rows is not None and max(batch.rows.counts) > 1:
-            each = [self.rows(part, names) for part in _parts(batch, batch.rows)]
-            return b"".join([data for data, _ in each]), sum([count for _, count in each])
-        if batch.count == 1 or batch.rows is not None:
+        if batch.rows is not None:
+            return self._row_frames(batch, batch.rows, names)
+        if batch.count == 1:
             return self._alone(batch, names)
         if len(names) == 1 and names[0] is not None:
             return self._frames(batch, names), batch.count
@@ -154,6 +154,19 @@ class BatchEncoding(RowEncoding):
             at = stop
         data, number = self._alone(batch.slice(begin, at), names)
         return b"".join((*parts, data)), count + number
+
+    def _row_frames(
+        self, batch: Batch, rows: BatchRows, names: list[bytes | None]
+    ) -> tuple[bytes, int]:
+        found: list[tuple[bytes, int]] = []
+        for alike, part in _parts(batch, rows, self.mixed):
+            if not alike:
+                found.append(self._alone(part, names))
+            elif part.rows is None:
+                found.append(self.rows(part, names))
+            else:
+                found.append(self._mixed_frames(part, names))
+        return b"".join([data for data, _ in found]), sum([count for _, count in found])
 
     def _alone(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         return FrameEncoding(self.headers, True, self.run).rows(batch, names)
@@ -179,14 +192,20 @@ class BatchEncoding(RowEncoding):
             columns = columns.remap([at if name else -1 for at, name in enumerate(names)])
         else:
             kept = list(places)
+        offsets = batch.offsets()
         frames = [
-            self._mixed_frame(batch, columns.slice(start, stop), kept[start:stop], names)
+            self._mixed_frame(batch, columns.slice(start, stop), kept[start:stop], names, offsets)
             for start, stop in _pieces(columns)
         ]
         return b"".join(frames), len(kept)
 
     def _mixed_frame(
-        self, batch: Batch, columns: Columns, places: Sequence[int], names: list[bytes | None]
+        self,
+        batch: Batch,
+        columns: Columns,
+        places: Sequence[int],
+        names: list[bytes | None],
+        offsets: Sequence[int],
     ) -> bytes:
         if len(places) == 1:
             return self._alone(batch.slice(places[0], places[0] + 1), names)[0]
@@ -196,8 +215,9 @@ class BatchEncoding(RowEncoding):
             b", ".join([names[index] or b"" for index in order]),
             _numbers([order[index] for index in indexes]),
         )
-        if batch.has_place and places[-1] - places[0] >= len(places):
-            more += b', "offsets": %b' % _numbers([batch.offset + place for place in places])
+        own = [offsets[place] for place in places]
+        if batch.has_place and own[-1] - own[0] >= len(own):
+            more += b', "offsets": %b' % _numbers(own)
         return self._joined(batch, columns, places, names, more)
 
     def _joined(
@@ -218,20 +238,26 @@ class BatchEncoding(RowEncoding):
         return _binary_frame(b'{"batch": %b}}' % members, columns.pack()[0])
 
 
-def _parts(batch: Batch, rows: BatchRows) -> Iterator[Batch]:
-    """Yield each row of several messages, and together those of one that follow one another.
+def _parts(batch: Batch, rows: BatchRows, mixed: bool) -> Iterator[tuple[bool, Batch]]:
+    """Yield messages that a frame may have together, and those between them that have one each.
 
-    All messages of a frame have one sender and time.
+    The flag tells which. All messages of a frame have one sender and time and, unless ``mixed``,
+    one row; their numbers increase as their offsets do.
     """
-    at = start = 0
-    for is_lone, same in groupby(rows.counts, (1).__eq__):
-        counts = tuple(same)
-        for some in (counts,) if is_lone else zip(counts, strict=True):
-            stop, end = at + len(some), start + sum(some)
-            part = replace(batch, columns=batch.columns.slice(start, end))
+    places = range(len(rows.counts))
+    each: Sequence[object] = places
+    if mixed:
+        ids = map(sub, rows.sequences, rows.offsets)
+        each = list(zip(rows.timestamps, rows.senders, ids, strict=True))
+    ends = [0, *accumulate(rows.counts)]
+    groups = [tuple(group) for _, group in groupby(places, each.__getitem__)]
+    for alike, same in groupby(groups, lambda group: ends[group[-1] + 1] - ends[group[0]] > 1):
+        several = list(same)
+        for some in several if alike else [(several[0][0], several[-1][-1])]:
+            at, stop = some[0], some[-1] + 1
+            part = replace(batch, columns=batch.columns.slice(ends[at], ends[stop]))
             part.take(BatchRows(*[values[at:stop] for values in rows]))  # type: ignore[arg-type]
-            yield part
-            at, start = stop, end
+            yield alike, part
 
 
 def _pieces(columns: Columns) -> Iterator[tuple[int, int]]:
