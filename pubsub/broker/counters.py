@@ -30,20 +30,20 @@ class LastRefusal(NamedTuple):
 class Counters:
     """Totals since the start of the broker.
 
-    ``traffic`` has the messages in and out by protocol. ``delivered`` counts messages
-    passed to the connection of a subscriber, or of the broker that hosts their topic, and not
-    dropped later, ``dropped`` the others. Messages that a connection had not taken when it was
-    aborted or lost count as dropped (see ``LastWrites``). ``refusals`` counts refused requests and
-    connections by listener and reason, and ``last_refusals`` has the last of each. ``connections``
-    are those open now. By reason, ``drop_reasons`` counts messages dropped and ``evictions``
-    clients disconnected to protect the others.
+    ``traffic`` has the messages in and out by protocol. ``delivered`` counts messages passed to the
+    connection of a subscriber, or of the broker that hosts their topic, and not dropped later,
+    ``dropped`` the others. Messages that a connection had not taken when it was aborted or lost
+    count as dropped (see ``LastWrites``). ``refusals`` counts refused requests and connections by
+    listener and reason, and ``last_refusals`` has the last of each. ``connections`` are those open
+    now, ``ended_connections`` those before. By reason, ``drop_reasons`` counts messages dropped and
+    ``evictions`` clients disconnected to protect the others.
     """
 
     log: ClassVar[Logger] = Logger()
 
     def __init__(self) -> None:
         self.traffic = TrafficByProtocol()
-        self.connections = 0
+        self.connections = self.ended_connections = 0
         self.dropped = 0
         # The last drop is at the end. Not a Counter, whose first item would be slow to find.
         self._recent_drops: OrderedDict[tuple[str, str, str], int] = OrderedDict()

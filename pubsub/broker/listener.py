@@ -245,6 +245,7 @@ class Listener:
         self.quota.leave(address)
         self.memory.free(CONNECTION_BYTES)
         self.counters.connections -= 1
+        self.counters.ended_connections += 1
 
     @property
     def limiter(self) -> RateLimiter | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +35,7 @@ from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config
 from pubsub.server.configuration_changes import entries
 from pubsub.server.early_interrupt import leave_interrupt_to
+from pubsub.server.frozen_growth import FrozenGrowth
 from pubsub.server.history_settings import HistoryCheck, check_history, history_bytes, make_store
 from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
@@ -43,9 +46,10 @@ from pubsub.server.pid_file import check_pid_file
 from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from pubsub.server.shutdown import ForcedShutdown
+from pubsub.server.thread_tuning import tune_threads
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.worker import Worker, run_alone
-from pubsub.tuning import Tuning, choose
+from pubsub.tuning import FROZEN_GROWTH, Tuning, choose
 from pubsub.wire.inherited_sockets import warn_of_unused
 from pubsub.wire.reactor_tick import idle_tricks, ticks_of
 from twisted import __version__ as twisted_version
@@ -74,6 +78,11 @@ def makeService(options: ParsedOptions) -> IService:
     warn_beyond_limit(options.config.broker)
     tuning = tuning_of(options.config)
     tune_memory(tuning)
+    tune_threads(tuning)
+    if FROZEN_GROWTH in tuning:
+        ended = attrgetter("counters.ended_connections")
+        growth = FrozenGrowth(partial(ended, broker), time.perf_counter)
+        growth.setServiceParent(broker)  # type: ignore[no-untyped-call]
     use_no_blas_threads()
     broker.drainage.stop = reactor.stop
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))

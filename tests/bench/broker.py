@@ -148,6 +148,11 @@ class Broker:
         except OSError as error:
             raise BenchError(f"the broker has exited: {error}") from error
 
+    def spread(self, cores: set[int]) -> None:
+        """Let all threads, and those that they start, run on these cores."""
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+
     def held_up_seconds(self) -> float:
         """Return how long the main thread was ready to run while its core was busy."""
         return int(self._proc("schedstat").split()[1]) / 1e9

@@ -1,4 +1,4 @@
-"""The benchmarks of TLS, of followers and of clients that come and go pass with the broker."""
+"""The benchmarks of TLS, of followers, of readers and of clients that come and go run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import churn, followers, tls
+from tests.bench import beside_readers, churn, followers, tls
 
 TWISTD = Path(sys.executable).with_name("twistd")
 
@@ -42,3 +42,13 @@ def test_publishing_to_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(churn, "_WARM_UP_SECONDS", 0.1)
     assert churn.measure(TWISTD, topics=20, rate=100, seconds=0.3) > 0
+
+
+def test_messages_beside_readers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["beside_readers", "--messages", "20000", "--rate", "200", "--seconds", "0.2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    beside_readers.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(beside_readers.READS)

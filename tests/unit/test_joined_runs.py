@@ -171,7 +171,7 @@ class BlockTests(SynchronousTestCase):
         assert batch.count == 360
         assert [one[6] for one in flat([batch])][:3] == [b"30", b"32", b"33"]
         log = RunLog(1000, 2**20)
-        for number in range(10):
+        for _ in range(10):
             columns = Columns.of([b"%d" % place for place in range(60)], [0, 1, 2] * 20)
             log.append(replace(single(0), topics=TOPICS, columns=columns))
         page = log.read(30, frozenset("ac"), 2**20, joined=True)

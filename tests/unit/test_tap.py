@@ -31,7 +31,7 @@ from tests.unit.fakes import Guest, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.tokens import KEY
-from tests.unit.tunings import restore_collector
+from tests.unit.tunings import restore_collector, restore_switches
 
 MEMORY = "--store=memory"
 SECONDS = 20.0
@@ -155,6 +155,7 @@ class MakeServiceTests(TapCase):
         self.patch(twisted.internet, "reactor", self.reactor)  # type: ignore[no-untyped-call]
         self.patch(sys, "excepthook", sys.excepthook)  # type: ignore[no-untyped-call]
         restore_collector(self)
+        restore_switches(self)
 
     def service(self, *options: str) -> BrokerService:
         parsed = tap.Options()
@@ -171,8 +172,8 @@ class MakeServiceTests(TapCase):
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
         assert kinds == [
-            "WorkerThread", "WorkerThread", "ListenerService", "CertificateWatch", "Reloader",
-            "ForcedShutdown",
+            "WorkerThread", "WorkerThread", "ListenerService", "CertificateWatch", "FrozenGrowth",
+            "Reloader", "ForcedShutdown",
         ]  # fmt: skip
         assert f"{BUILD}, tuning: on, name: {gethostname()}" in lines
 

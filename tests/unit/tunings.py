@@ -1,8 +1,9 @@
-"""Tuning with some of the tricks; the garbage collector after tests of it."""
+"""Tuning with some of the tricks; the interpreter after tests of them."""
 
 from __future__ import annotations
 
 import gc
+import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -18,3 +19,8 @@ def restore_collector(case: SynchronousTestCase) -> None:
     """Leave no object out of collections after ``case``, unless some are left out before it."""
     if not gc.get_freeze_count():
         case.addCleanup(gc.unfreeze)
+
+
+def restore_switches(case: SynchronousTestCase) -> None:
+    """Give threads the time that they have before ``case``."""
+    case.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
