@@ -1,4 +1,4 @@
-"""What has survived a long run of the garbage collector is left out of the next ones.
+"""The survivors of a long run of the garbage collector are left out of the next ones.
 
 A full run visits all objects, half a microsecond each: 0.1 s with 100,000 topics, in which no
 message is handled. It is due whenever a quarter as many have come and stayed, as topics, sessions

@@ -7,7 +7,8 @@ the messages of one topic that follow one another.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, repeat
 
 from pubsub.broker.batch import Batch, rows_with
@@ -48,6 +49,14 @@ class JoinedRuns:
             self._key, nbytes = (protocol, run), len(row[-1])
         self._nbytes = nbytes
         self._rows.append(row)
+
+    def take(self) -> Sequence[Batch]:
+        """Return the batches that are made, and remove them."""
+        if not self._found:
+            return ()
+        found = self._found[:]
+        self._found.clear()
+        return found
 
     def finish(self) -> None:
         """Make the batch of the runs so far, if there are any."""
@@ -97,17 +106,9 @@ def decode_joined(
     from ``start`` to before ``stop``, without runs of one topic that begin before the offset that
     ``first_of`` returns for it. Other runs are left out only if they have no message in that range.
     """
-    found: list[Batch] = []
-    runs, joined = BlockRuns(block, topics), JoinedRuns(found)
+    runs, joined = BlockRuns(block, topics), JoinedRuns([])
     wanted, text, names, payloads = runs.wanted, runs.text, runs.names, block.payloads
-    firsts: dict[int, int] = {}
-
-    def first_shown(topic: int) -> int:
-        shown = firsts.get(topic)
-        if shown is None:
-            shown = firsts[topic] = first_of(text(topic))
-        return shown
-
+    first_shown = lru_cache(maxsize=None)(lambda topic: first_of(text(topic)))
     for run in runs_of(block, start):
         (
             first, count, has_headers, listed, picks, sender, protocol, size, lengths, begin, end,
@@ -118,35 +119,28 @@ def decode_joined(
         if first + count <= start:
             continue
         if picks and not (has_headers or wanted is None or wanted.issuperset(listed)):
-            among = [(index, topic) for index, topic in enumerate(listed) if topic in wanted]
+            among = {i: first_shown(topic) for i, topic in enumerate(listed) if topic in wanted}
             if among:
-                shown = {index: first_shown(topic) for index, topic in among}
-                for row in rows_among(runs.whole(run).batch(), shown, start, stop):
+                for row in rows_among(runs.whole(run).batch(), among, start, stop):
                     joined.add(row, text(protocol), block.run)
-                yield from found
-                found.clear()
+                yield from joined.take()
             continue
         if count > SMALL or first < start or first + count > stop or has_headers or picks:
             joined.finish()
-            yield from found
-            found.clear()
+            yield from joined.take()
             yield from runs.of(run)
             continue
         (topic,) = listed
-        if wanted is not None and topic not in wanted:
-            continue
-        if first >= first_shown(topic):
+        if (wanted is None or topic in wanted) and first >= first_shown(topic):
             row = (
                 count, text(topic), first, sequence, timestamp, names[sender],
                 size if lengths is None else lengths, bytes(payloads[begin:end]),
             )  # fmt: skip
             joined.add(row, text(protocol), block.run)
-            if found:
-                # At once: those that the page has no room for are not decoded.
-                yield from found
-                found.clear()
+            # At once: those that the page has no room for are not decoded.
+            yield from joined.take()
     joined.finish()
-    yield from found
+    yield from joined.take()
 
 
 def rows_among(

@@ -18,9 +18,10 @@ from tests.unit.web import WebHouse
 def rows(parcel: Parcel) -> list[tuple[int, str, bytes]]:
     """Return the messages of a parcel: offset, topic and payload."""
     return [
-        (batch.offset + place, batch.topics[0], payload)
+        (run.offset + place, run.topic, payload)
         for batch in batches_of(parcel)
-        for place, payload in enumerate(batch.columns.payloads())
+        for _, run in batch.runs()
+        for place, payload in enumerate(run.payloads())
     ]
 
 

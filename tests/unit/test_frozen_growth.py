@@ -1,4 +1,4 @@
-"""What has survived a long run of the garbage collector is left out of later ones."""
+"""The survivors of a long run of the garbage collector are left out of later ones."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def ids(found: list[Batch]) -> list[tuple[int, bytes, str]]:
     """Return offset, payload and id of each message."""
     return [
         (one.offset + at, payload, str(message_id(one.run or RUN, one.sequence + at)))
-        for one in found
+        for batch in found
+        for one in batch.parts()
         for at, payload in enumerate(one.payloads())
     ]
 
