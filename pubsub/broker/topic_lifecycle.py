@@ -90,7 +90,13 @@ class TopicLifecycle:
             # The history has messages that these subscribers have not read yet.
             self._still_read.add(topic)
         else:
-            topic.set_durability(durability)
+            self._set_durability(topic, durability)
+
+    def _set_durability(self, topic: Topic, durability: Durability) -> None:
+        if self._router.gathered is not None:
+            # Those messages were published before, and are stored together: all of them or none.
+            self._router.gathered()
+        topic.set_durability(durability)
 
     def _record(self, topic: Topic) -> None:
         self._put(topic, b"")
@@ -107,7 +113,8 @@ class TopicLifecycle:
         With ``sync`` the topic is SYNC under any rules. An ``exclusive`` topic ends with
         its creator's connection; after a crash it is removed at the next start.
         """
-        topic.set_durability(Durability.SYNC if sync else self._rules.durability(topic.name))
+        durability = Durability.SYNC if sync else self._rules.durability(topic.name)
+        self._set_durability(topic, durability)
         if sync:
             self._always_sync.add(topic.name)
         else:

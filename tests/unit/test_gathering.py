@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.durability import Durability
+from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
@@ -283,6 +284,16 @@ class OrderTests(GatheringCase):
         self.broker.topic_lifecycle.end(self.topic)
         assert bob.writes == [b"first\n1\n"]
         assert not self.soon(self.b, b"2")
+
+    def test_before_the_durability_changes(self) -> None:
+        other = self.broker.topics.create("u")
+        self.first()
+        assert self.soon(self.b, b"1")
+        assert self.b.publish_soon(other, Columns.of([b"2"]))
+        rules = DurabilityRules([("t", Durability.NONE)])
+        deque(self.broker.topic_lifecycle.reconfigure(rules))
+        self.turn()
+        assert [one[4] for one in self.stored()] == [[b"first"], [b"1"], [b"2"]]
 
 
 class RefusalTests(GatheringCase):
