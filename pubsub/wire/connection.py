@@ -22,7 +22,7 @@ from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refus
 from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.read_buffer import NO_ROOM, ReadBuffer
+from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, FailedReply, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
@@ -222,7 +222,7 @@ class Connection(StreamClient):
         There is a sweep every second, so that reads need not look at the clock.
         """
         reasons, listener = self._hold_reasons, self.listener
-        if self._departure is not None or (reasons and reasons != {NO_ROOM}):
+        if self._departure is not None or (reasons and not all(map(_waits_for_room, reasons))):
             # Leaving has a deadline of its own; a client that is held cannot send.
             return
         if listener.frame_seconds and self.frame_overdue(listener.frame_seconds):
@@ -324,6 +324,10 @@ class Connection(StreamClient):
         buffer, self._read_buffer = self._read_buffer, None
         if buffer is not None:
             buffer.clear()
+
+
+def _waits_for_room(reason: object) -> bool:
+    return isinstance(reason, ReadBuffer)
 
 
 @implementer(IProtocolNegotiationFactory)

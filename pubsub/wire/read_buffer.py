@@ -29,9 +29,6 @@ LONG_READ = 256 * 1024
 # Of large frames a read has this many, but not more than these bytes.
 _FRAMES, LONGEST_READ = 16, 384 * 1024
 
-NO_ROOM = "no-room"
-"""The reason for which a connection is not read from before there is memory for a frame."""
-
 
 def arrival_seconds(seconds: float, nbytes: int) -> float:
     """Seconds for a frame of which ``nbytes`` have arrived, if a short one may take ``seconds``."""
@@ -142,9 +139,9 @@ class ReadBuffer:
     def hold(self, _reason: object) -> None:
         """See ``Holdable``."""
         if self._source is not None:
-            self._source.hold(NO_ROOM)
+            self._source.hold(self)
 
     def release(self, _reason: object) -> None:
         """See ``Holdable``."""
         if self._source is not None:
-            self._source.release(NO_ROOM)
+            self._source.release(self)

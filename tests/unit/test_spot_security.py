@@ -347,6 +347,17 @@ class CurveTests(SecurityCase):
         assert carol.closed
         assert house.broker.counters.refusals == {("spot", "memory"): 1}
 
+    def test_half_a_message_waits_for_memory_with_whole_boxes_behind_it(self) -> None:
+        house = self.house("curve")
+        house.start()
+        carol = curve(house)
+        carol.send(b"\x01\x00")
+        boxes = carol.sealed(b"\x03" + (5_000).to_bytes(8, "big") + b"t" * 5_000)
+        carol.client.send(boxes[:4_500])
+        house.broker.memory.reconfigure({"max-memory": house.broker.memory.used + 1})
+        carol.client.send(boxes[4_500:])
+        assert carol.client.stream.paused
+
     def test_half_a_handshake_has_a_deadline(self) -> None:
         house = self.house("curve", handshake_seconds=3)
         client = house.connect("spot")
