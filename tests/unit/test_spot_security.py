@@ -358,6 +358,20 @@ class CurveTests(SecurityCase):
         carol.client.send(boxes[4_500:])
         assert carol.client.stream.paused
 
+    def test_a_client_with_half_a_message_can_be_evicted(self) -> None:
+        house = self.house("curve")
+        house.start()
+        carol = curve(house)
+        boxes = carol.sealed(b"\x01\x00\x03" + (5_000).to_bytes(8, "big") + b"t" * 5_000)
+        carol.client.send(boxes[:4_500])
+        carol.client.send(boxes[4_500:])
+        largest = house.broker.memory.largest()
+        assert largest is not None
+        assert largest.held > 5_000
+        largest.evict("memory bound")
+        assert carol.closed
+        assert not house.broker.memory.holders
+
     def test_half_a_handshake_has_a_deadline(self) -> None:
         house = self.house("curve", handshake_seconds=3)
         client = house.connect("spot")

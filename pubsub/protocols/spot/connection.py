@@ -316,11 +316,6 @@ class ZmtpConnection(Connection):
         decrypted = self._channel is not None and self._channel.overdue(seconds)
         return super().frame_overdue(seconds) or decrypted
 
-    @property
-    def held(self) -> int:
-        """See ``Connection``."""
-        return super().held + (0 if self._channel is None else self._channel.held)
-
     def discarded(self, nbytes: int) -> None:
         """See ``Leaver``."""
         super().discarded(nbytes if self._channel is None else self._channel.frame_bytes(nbytes))

@@ -21,10 +21,6 @@ class Encrypted(Protocol):
     closing: bool
 
     @property
-    def held(self) -> int:
-        """See ``MemoryHolder``."""
-
-    @property
     def stream(self) -> StreamTransport:
         """The transport."""
 
@@ -164,13 +160,18 @@ class CurveChannel:
             return
         if buffer is None:
             memory = connection.listener.memory
-            buffer = self._buffer = ReadBuffer(connection, memory, connection)
+            # A holder of its own, as the partial frame of the connection is charged, too.
+            buffer = self._buffer = ReadBuffer(self, memory, connection)
         buffer.start(frames[done:], need, len(frames))
 
     @property
     def held(self) -> int:
-        """Bytes of decrypted frames that are charged to the memory budget."""
+        """See ``MemoryHolder``: the bytes of decrypted frames that are charged."""
         return 0 if self._buffer is None else self._buffer.charged
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        self._connection.evict(reason)
 
     def overdue(self, seconds: float) -> bool:
         """Count a second; return whether the rest of a message takes longer than it may."""
