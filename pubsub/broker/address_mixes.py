@@ -11,7 +11,7 @@ from pubsub.broker.combination_cache import (
     CombinationCache,
     PastCombinations,
 )
-from pubsub.broker.gathering import MOST_BYTES
+from pubsub.broker.gathering import MOST_BYTES, MOST_MESSAGES
 from pubsub.broker.mixed_topics import is_hosted
 from pubsub.broker.passing_mix import PassingMix, are_scattered, lasting_mix, passing_mix
 from pubsub.broker.wide_mix import WideMix, WideRead
@@ -109,6 +109,9 @@ class AddressMixes:
         Returns False if that cannot be; then nothing has been published.
         """
         if not self._router.gathers or columns.nbytes > MOST_BYTES:
+            return False
+        if columns.count > MOST_MESSAGES:
+            # Before their topics are looked up, which may be thousands (see `_AT_ONCE`).
             return False
         topics = self._topics_of(tuple(columns.addresses))
         return topics is not None and publisher.publish_mixed_soon(topics, columns, sender)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 4096
 """Bytes of the largest read that is gathered (see ``ColumnQueue``)."""
+MOST_MESSAGES = MOST_BYTES // 64
+"""Its messages, at most: each counts as many bytes more."""
 # Bytes that are gathered: at most about a thousand messages, which may have as many topics.
 _TOGETHER = 64 * 1024
 # Gathered reads of a tick from which on the first of the next tick is gathered, too.

@@ -372,6 +372,15 @@ class MixesTests(MixedCase):
             assert self.find(f"a{number}:1", "b:2") == ["a1", "b2"]
         assert len(self.mixes._known) <= 10
 
+    def test_topics_of_too_many_empty_messages_to_be_gathered_are_not_looked_up(self) -> None:
+        self.broker.router.gathers = True
+        addresses = [f"a{number}" for number in range(65)]
+        many = Columns.of([b""] * 65, list(range(65)), addresses)
+        assert not self.mixes.publish_soon(many, self.publisher())
+        assert self.resolved == []
+        few = Columns.of([b""] * 64, list(range(64)), addresses[:64])
+        assert self.mixes.publish_soon(few, self.publisher())
+
 
 class DeliveryTests(MixedCase):
     """From the publisher to the outbox"""
