@@ -109,10 +109,10 @@ def deliveries(together: EachTargets[_Writer], columns: Columns) -> int:
 
 
 def _joined(items: Sequence[Wanted[_Writer]]) -> Wanted[_Writer]:
-    encoder, frames, _ = items[0]
-    for _, others, _ in items[1:]:
-        frames = frames | others
-    return encoder, frames, None
+    frames: dict[int, _Writer] = {}
+    for _, some, _ in items:
+        frames.update(some)
+    return items[0][0], frames, None
 
 
 def add_groups(
