@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pubsub.broker.passing_mix import fits_in_tick
 from pubsub.kernel import ColumnQueue
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class Gathering:
                 return False
             if not topic.hosted or topic.upstream is not None:
                 return False
-        return True
+        # As for a read that is published at once: more are routed in slices, which senders prevent.
+        return fits_in_tick(self._router, topics)
 
     def publish(self) -> None:
         """Publish what was gathered."""

@@ -79,6 +79,9 @@ def fits_in_tick(router: Router, topics: Sequence[Topic]) -> bool:
     """Return whether messages of ``topics`` may be routed in this tick, rather than in slices."""
     if router.waiting or len(topics) > _TOPICS:
         return False
+    # Those of the topics are counted only if all are more.
+    if router.subscriptions <= _SUBSCRIPTIONS:
+        return True
     return sum(map(len, _subscribers_of(topics))) <= _SUBSCRIPTIONS
 
 

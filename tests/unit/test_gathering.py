@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import passing_mix
 from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.limits import BrokerLimits
@@ -376,6 +378,15 @@ class RefusalTests(GatheringCase):
         assert self.soon(self.b, b"1")
         assert not self.b.publish_soon(other, Columns.of([b"2"]))
         assert self.soon(self.b, b"3")
+
+    def test_topics_with_more_subscribers_than_are_looked_at_in_a_tick(self) -> None:
+        topics = [self.topic, self.broker.topics.create("u")]
+        self.subscriber(*topics, encoding=MessageEncoding(1))
+        columns = Columns.of([b"1", b"2"], [0, 1])
+        self.first()
+        with patch.object(passing_mix, "_SUBSCRIPTIONS", 1):
+            assert not self.b.publish_mixed_soon(topics, columns)
+        assert self.b.publish_mixed_soon(topics, columns)
 
     def test_a_client_without_the_right_for_one_of_the_topics(self) -> None:
         other = self.broker.topics.create("u")
