@@ -156,6 +156,15 @@ class TopicLifecycle:
         self._apply_rules(topic)
         self._delete(topic.name)
 
+    def expire(self, topic: Topic) -> bool:
+        """Do as ``end``, unless messages were gathered for ``topic``; return whether it ends."""
+        if self._router.gathered is not None:
+            self._router.gathered()
+        if topic.idle_since is None:
+            return False
+        self.end(topic)
+        return True
+
     def _delete(self, name: str) -> None:
         self._always_sync.discard(name)
         self._queue_keys.forget(name)

@@ -150,8 +150,7 @@ class UnusedNames:
             elif topic.idle_since is None:
                 topic.idle_since = now
             elif is_over(topic.idle_since):
-                self._lifecycle.end(topic)
-                ended += 1
+                ended += self._lifecycle.expire(topic)
             yield
         if ended:
             log.info("{count} unused topics have expired", count=ended)

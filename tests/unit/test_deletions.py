@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from twisted.internet.address import IPv4Address, UNIXAddress
@@ -15,6 +16,7 @@ from pubsub.broker.queue_keys import KEYS
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
+from pubsub.kernel import Columns
 from pubsub.protocols.nsd.identities import IDENTITY_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, TABLE
 from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.settings import read_all
@@ -22,6 +24,7 @@ from tests.unit import cafe_wire as cafe
 from tests.unit import nsd_lines as nsd
 from tests.unit import rheos_wire as rheos
 from tests.unit.brokers import publish, ready, subscribe
+from tests.unit.fakes import Held, make_listener
 from tests.unit.fast_wire import (
     ENDED,
     EXCLUSIVE,
@@ -321,6 +324,20 @@ class ExpiryTests(SynchronousTestCase):
         reader.stream.lose()
         house.advance(300)
         assert house.names() == {"ada", "stored"}
+
+    def test_a_topic_with_messages_that_are_published_at_the_end_of_the_tick(self) -> None:
+        house = Operated(topic_expiry=100)
+        topics = [house.broker.topics.create(name) for name in "ab"]
+        publisher = make_listener(house.broker).publisher(Held(), b"ada")
+        for topic in topics:
+            topic.idle_since = house.clock.seconds() - 100
+        publisher.publish(topics[0], Columns.of([b"first"]))
+        assert publisher.publish_soon(topics[1], Columns.of([b"1"]))
+        deque(house.broker.unused_names._expire_topics(frozenset()))
+        house.turn()
+        assert house.names() == {"a", "b"}
+        page = self.successResultOf(house.store.read(0, None, 1000))
+        assert [batch.topic for batch in page.batches] == ["a", "b"]
 
     def test_topics_with_a_key_and_those_of_the_configuration_stay(self) -> None:
         house = Operated(topic_expiry=100)
