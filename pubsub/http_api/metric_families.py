@@ -15,6 +15,7 @@ from pubsub.http_api.metric_family import (
     Family,
     by_key,
     certificates,
+    drops,
     evictions,
     of_issuers,
     per_protocol,
@@ -66,7 +67,7 @@ FAMILIES: tuple[Family, ...] = (
         COUNTER,
         "Messages that a subscriber did not get, counted for each.",
         ("reason",),
-        by_key("drops"),
+        drops,
     ),
     Family(
         "pubsub_evictions",

@@ -15,7 +15,29 @@ _MAX_VALUES = 100
 OTHERS = "other"
 # Reasons that have a sample from the start. An alert about an increase in a counter does not see
 # the first event if the counter begins with it.
-_EVICTIONS = ("slow-consumer", "memory-bound")
+_EVICTIONS = (
+    "slow-consumer",
+    "memory-bound",
+    "the-history-cannot-be-read",
+    "did-not-answer-a-ping",
+)
+_DROPS = (
+    "slow-consumer",
+    "too-large",
+    "damaged",
+    "expired",
+    "disconnected",
+    "revoked",
+    "token-expired",
+    "history-unavailable",
+    "memory",
+    "backplane-away",
+    "backplane-overflow",
+    "backplane-size",
+    "not-copied",
+    "unconfirmed",
+    "unsendable",
+)
 
 Figures = Mapping[str, Any]
 Samples = Iterable[tuple[Sequence[str], float]]
@@ -121,9 +143,18 @@ def certificates(reading: Reading) -> Samples:
         yield (one["protocol"], one["setting"], one["subject"]), one["expires"]
 
 
+def drops(reading: Reading) -> Samples:
+    """Return the messages dropped, by reason."""
+    return _by_reason(_DROPS, reading.figures["drops"])
+
+
 def evictions(reading: Reading) -> Samples:
     """Return the evictions, by reason."""
-    found = {**dict.fromkeys(_EVICTIONS, 0), **reading.figures["evictions"]}
+    return _by_reason(_EVICTIONS, reading.figures["evictions"])
+
+
+def _by_reason(known: Sequence[str], counted: Mapping[str, float]) -> Samples:
+    found = {**dict.fromkeys(known, 0), **counted}
     return [((reason,), number) for reason, number in _bounded(found).items()]
 
 

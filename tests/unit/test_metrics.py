@@ -136,6 +136,15 @@ class TextTests(MetricsCase):
         assert before.keys() == after.keys()
         assert after[("reason", "memory-bound"),] == after[("reason", "slow-consumer"),] == 1
 
+    def test_drops_begin_with_zero(self) -> None:
+        before = self.samples()["pubsub_dropped_messages_total"]
+        self.broker.counters.drop("bob", "t", "slow-consumer", 3)
+        self.broker.counters.drop("bob", "t", "too-large", 1)
+        after = self.samples()["pubsub_dropped_messages_total"]
+        assert {*before.values()} == {0}
+        assert before.keys() == after.keys()
+        assert after[("reason", "slow-consumer"),] == 3
+
     def test_a_history_is_not_shared_while_its_sessions_fail(self) -> None:
         reading, name = self.reading(), "pubsub_backplane_history_connected"
         for connected, trouble, shown in (
