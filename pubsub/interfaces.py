@@ -83,7 +83,8 @@ class IStore(Interface):
 
         ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, ``disk_free``,
         ``commits``, ``failures`` and ``read_errors`` since the start, ``seconds_since_commit``,
-        ``stalled_seconds`` of a write or sync, ``metadata_failing`` (0 or 1), ``damaged_offsets``.
+        ``stalled_seconds`` of a write or sync, ``metadata_failing`` (0 or 1), ``damaged_offsets``,
+        ``unreadable_segments``, whose reads failed last.
         """
 
     def damaged() -> Sequence[tuple[int, int]]:

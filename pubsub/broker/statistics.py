@@ -89,7 +89,8 @@ class Statistics:
                         commits, failures, segments, index_bytes, metadata_bytes,
                         seconds_since_commit, stalled_seconds (of a write or sync that
                         has not ended), disk_free, damaged_offsets, read_errors (of the
-                        disk), metadata_failing (1 while the metadata cannot be written)
+                        disk), unreadable_segments (whose reads failed last),
+                        metadata_failing (1 while the metadata cannot be written)
         latency         flush, commit, sync: p50 and p99 of the last minute (0: no message),
                         count
         reactor         lag, collector_pause: the worst of the last second

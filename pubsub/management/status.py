@@ -112,6 +112,14 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "see the log of the broker for the reason; make room, or end the program that has "
             "locked the file",
         )
+    unreadable = store.get("unreadable_segments")
+    if unreadable:
+        yield _notice(
+            CRITICAL,
+            f"{unreadable:,.0f} segments of the history cannot be read",
+            "see the log of the broker for the reason; check the permissions of the files and the "
+            "disk. The notice ends with a read that succeeds, or ten minutes after the last one",
+        )
     damaged = store.get("damaged_offsets")
     if damaged:
         yield _notice(

@@ -245,7 +245,7 @@ class LogStore:
             "stalled_seconds": self._effects.stalled_seconds,
             **self._upkeep.usage.figures(),
             "metadata_failing": float(self._writer.metadata_failing is not None),
-            "read_errors": self._catalog.read_errors.count,
+            **self._catalog.read_errors.figures(),
             "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
         }
 

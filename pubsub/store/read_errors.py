@@ -29,6 +29,8 @@ PATIENCE = 10.0
 # Seconds without a read after which an error counts as the first one again, and seconds until the
 # disk is asked again for a part that is taken for damaged.
 _PAUSE = 60.0
+# Seconds for which a segment is reported whose reads fail, although nobody reads it meanwhile.
+_REPORTED = 600.0
 _PAGE = 4096
 # Pages of an entry that are tried one after another: a failing disk takes seconds for each.
 _MOST = 8
@@ -69,9 +71,18 @@ class ReadErrors:
         self._seconds = seconds
         self._lost: dict[_EntryKey, _LostEntry] = {}
         self._failing: dict[int, _FailingSegment] = {}
+        # When reads failed last of segments that are not taken for damaged.
+        self._unreadable: dict[int, float] = {}
         self._lock = Lock()
         self.count = 0
         """Reads that the disk has failed."""
+
+    def figures(self) -> dict[str, float]:
+        """Return ``read_errors``, and ``unreadable_segments``: the reads of these failed last."""
+        oldest = self._seconds() - _REPORTED
+        with self._lock:
+            unreadable = sum(last > oldest for last in self._unreadable.values())
+        return {"read_errors": self.count, "unreadable_segments": unreadable}
 
     def index(self, segment: Segment) -> SegmentIndex:
         """Return the index, or one of a damaged range if the disk has given none for long."""
@@ -84,7 +95,7 @@ class ReadErrors:
             index = segment.index
         except OSError as error:
             damage = segment.damage()
-            if error.errno != errno.EIO or not self._is_given_up(key) or damage is None:
+            if not self._is_given_up(key, error) or damage is None:
                 raise
             self._report(segment, self._lose(key, [(segment.base, segment.stop)]))
             return damage
@@ -117,7 +128,7 @@ class ReadErrors:
             try:
                 found = list(segment.records(entry))
             except OSError as error:
-                if error.errno != errno.EIO or not self._is_given_up(key):
+                if not self._is_given_up(key, error):
                     raise
             else:
                 self._forget(key)
@@ -158,12 +169,17 @@ class ReadErrors:
         ranges = [one for one in found if not isinstance(one, Found)]
         return found, self._lose(key, ranges, pages)
 
-    def _is_given_up(self, key: _EntryKey) -> bool:
-        """Note an error; return whether there were others for so long that it stays."""
+    def _is_given_up(self, key: _EntryKey, error: OSError) -> bool:
+        """Note an error; return whether the disk had others for so long that it stays."""
         now = self._seconds()
+        number, entry = key
+        # A file that is not there is lost, or was replaced.
+        if error.errno != errno.ENOENT:
+            self._note_unreadable(number, now)
+        if error.errno != errno.EIO:
+            return False
         with self._lock:
             self.count += 1
-            number, entry = key
             failing = self._failing.get(number)
             if failing is None or now > failing.last + _PAUSE:
                 _make_room(self._failing)
@@ -174,9 +190,16 @@ class ReadErrors:
             is_known = lost is not None and lost.given_up
             if not is_known and now < failing.first + PATIENCE:
                 return False
+            self._unreadable.pop(number, None)
         lost = self._note(key)
         lost.last, lost.given_up = now, True
         return True
+
+    def _note_unreadable(self, number: int, now: float) -> None:
+        with self._lock:
+            if number not in self._unreadable:
+                _make_room(self._unreadable)
+            self._unreadable[number] = now
 
     def _note(self, key: _EntryKey) -> _LostEntry:
         with self._lock:
@@ -212,10 +235,11 @@ class ReadErrors:
 
     def _forget(self, key: _EntryKey) -> None:
         """Note that the disk has given an entry."""
-        if not self._failing and not self._lost:
+        if not self._failing and not self._lost and not self._unreadable:
             return
         number, entry = key
         with self._lock:
+            self._unreadable.pop(number, None)
             lost = self._lost.pop(key, None)
             failing = self._failing.get(number)
             if failing is not None:

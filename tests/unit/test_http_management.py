@@ -545,6 +545,10 @@ class StateTests(SynchronousTestCase):
             ("store", {"disk_free": 2**30}, None),
             ("store", {"disk_free": 2**29}, ("warning", "512 MiB are left on the disk")),
             ("store", {"damaged_offsets": 3}, ("critical", "3 offsets of the history are damaged")),
+            (
+                "store", {"unreadable_segments": 2.0},
+                ("critical", "2 segments of the history cannot be read"),
+            ),
             ("slow", {"behind": 9_999}, None),
             (
                 "slow", {"behind": 10_000, "catching_up": 2},

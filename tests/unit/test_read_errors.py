@@ -20,6 +20,7 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import offset_at, read_page, read_parcel, topics_in
 from pubsub.store.log_view import LogView
 from pubsub.store.read_errors import PATIENCE, ReadErrors
+from pubsub.store.segment import index_name
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -37,6 +38,7 @@ class _Disk:
         self.file = ""
         self.broken: set[int] = set()
         self.names: Sequence[str] = ()
+        self.error = errno.EIO
         self.failures = 0
 
     def __getattr__(self, name: str) -> object:
@@ -59,7 +61,7 @@ class _Disk:
         """Open a file, unless it is one of ``names``."""
         if name in self.names:
             self.failures += 1
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(self.error, os.strerror(self.error))
         return os.open(name, *given, **named)  # type: ignore[arg-type]
 
 
@@ -112,6 +114,51 @@ class ReadErrorCase(SynchronousTestCase):
     def fail_for_long(self) -> None:
         assert raised(OSError, self.read).errno == errno.EIO
         self.now += PATIENCE
+
+
+class FigureTests(ReadErrorCase):
+    """ReadErrors.figures"""
+
+    def unreadable(self) -> float:
+        return self.log.catalog.read_errors.figures()["unreadable_segments"]
+
+    def forbid(self) -> None:
+        (first, *_) = self.log.catalog.segments
+        first.last_timestamp  # noqa: B018
+        first.release()
+        self.disk.names, self.disk.error = (first.name, index_name(first.name)), errno.EACCES
+        assert raised(OSError, self.read).errno == errno.EACCES
+
+    def test_a_segment_that_may_not_be_opened_until_it_may(self) -> None:
+        assert self.unreadable() == 0
+        self.forbid()
+        assert self.unreadable() == 1
+        self.disk.names = ()
+        self.read()
+        assert self.unreadable() == 0
+
+    def test_a_segment_that_nobody_reads_any_more(self) -> None:
+        self.forbid()
+        self.now += 599
+        assert self.unreadable() == 1
+        self.now += 1
+        assert self.unreadable() == 0
+
+    def test_a_page_that_fails_until_it_counts_as_damaged(self) -> None:
+        self.break_page()
+        assert raised(OSError, self.read).errno == errno.EIO
+        assert self.unreadable() == 1
+        self.now += PATIENCE
+        self.read()
+        assert self.unreadable() == 0
+        assert self.log.catalog.damage.ranges(0) == [(_LOST.start, _LOST.stop)]
+
+    def test_a_file_that_was_replaced_is_no_error(self) -> None:
+        (first, *_) = self.log.catalog.segments
+        first.release()
+        self.disk.names, self.disk.error = (first.name, index_name(first.name)), errno.ENOENT
+        self.read()
+        assert self.unreadable() == 0
 
 
 class PersistentTests(ReadErrorCase):

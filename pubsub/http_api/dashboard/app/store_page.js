@@ -38,6 +38,7 @@ const LABELS = /** @type {Record<string, string>} */ ({
   seconds_since_commit: "Since the last commit",
   stalled_seconds: "Write or sync under way",
   disk_free: "Free on the disk",
+  unreadable_segments: "Segments that cannot be read",
   damaged_offsets: "Damaged or missing offsets",
   damaged: "Damaged or missing",
 });
