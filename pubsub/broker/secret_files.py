@@ -17,6 +17,7 @@ from jwt.exceptions import PyJWTError
 from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, DenyList, MasterSecret
 from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
+from pubsub.small_file import read_regular
 
 MIN_SECRET = 32
 _MIN_RSA = 2048
@@ -121,8 +122,7 @@ def read_denied(path: str) -> DenyList:
     """
     found: dict[str, set[str]] = {"jti": set(), "sub": set()}
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigurationError(f"token-deny-file: {path}: {reason}") from None

@@ -9,6 +9,7 @@ from twisted.logger import Logger
 
 from pubsub.errors import ConfigurationError
 from pubsub.settings import is_credential
+from pubsub.small_file import read_regular
 
 log = Logger()
 
@@ -19,8 +20,7 @@ def read_file(name: str, path: str) -> bytes:
     Raises ConfigurationError.
     """
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_regular(path)
     except OSError as error:
         raise ConfigurationError(
             f"{name}: {path}: {error.strerror}; name a file that the broker can read"

@@ -9,7 +9,6 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 from pubsub.broker.tokens import ALL
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
+from pubsub.small_file import read_bounded
 
 MAX_TOKEN = 255
 # Claims of the other options.
@@ -138,7 +138,7 @@ def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str,
     except UnicodeEncodeError:
         # In a token it would be an escape, and no broker has such a key or subject.
         raise ValueError("a claim of the token is not text in UTF-8") from None
-    key: Any = Path(secret_file).read_bytes()
+    key: Any = read_bounded(secret_file)
     try:
         key = key.removesuffix(b"\n") if algorithm in HMACS else load_pem_private_key(key, None)
         with warnings.catch_warnings():

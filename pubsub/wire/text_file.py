@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pubsub.errors import ConfigurationError
+from pubsub.small_file import read_bounded
 
 _LONGEST_LINE = 64 * 1024
 
@@ -22,6 +23,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
     The error of a decoder would not name the file, and has bytes of it, which can be secret.
     """
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        # A command may be given a pipe of the shell.
+        text = read_bounded(Path(path).expanduser()).decode()
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: the file is not text in UTF-8") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")

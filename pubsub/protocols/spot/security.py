@@ -32,6 +32,7 @@ from pubsub.protocols.spot.mechanisms import (
 from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.zmtp import ZmtpError
 from pubsub.settings import FILE, Kind, Setting
+from pubsub.small_file import read_regular
 from pubsub.wire.peer_address import host_of, is_local, network_of
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def _secret(value: object) -> CurveSecret | None:
         return None
     path = FILE.parse(value)
     try:
-        with open(path, encoding="ascii") as file:
-            text = file.read(4096).strip()
+        text = read_regular(path).decode("ascii").strip()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
