@@ -63,13 +63,18 @@ class View:
 
     ``deciders`` has a Decider for each action. ``grant`` are the patterns of topics whose queue key
     is not asked for; those that begin with RESERVED open reserved topics. ``open_reserved`` if the
-    deciders look after those. ``combinations`` has decisions about publishing to several topics.
+    deciders look after those. ``combinations`` has decisions about publishing to several topics,
+    of ``remembered`` topics in all.
     """
 
     __slots__ = ("combinations", "deciders", "grant", "history", "publish", "reserved", "subscribe")
 
     def __init__(
-        self, deciders: Mapping[str, Decider], grant: Sequence[str], open_reserved: bool
+        self,
+        deciders: Mapping[str, Decider],
+        grant: Sequence[str],
+        open_reserved: bool,
+        remembered: int = 0,
     ) -> None:
         self.deciders = deciders
         self.publish = deciders["publish"]
@@ -78,7 +83,7 @@ class View:
         self.grant = Rule(grant)
         own = [pattern for pattern in grant if pattern.startswith(RESERVED)]
         self.reserved = Rule(["*"] if open_reserved else own)
-        self.combinations: CombinationCache[bool] = CombinationCache()
+        self.combinations: CombinationCache[bool] = CombinationCache(most=remembered)
 
 
 class AccessRules:

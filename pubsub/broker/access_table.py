@@ -17,6 +17,7 @@ from typing import Any
 
 from pubsub.broker.access import RESERVED, View
 from pubsub.broker.client_keys import UNIX, ClientKeys, Network, NetworkSet, address_of, keys_of
+from pubsub.broker.combination_cache import MAX_COMBINATION
 from pubsub.broker.identity import Identity
 from pubsub.broker.key_index import KeyIndex
 from pubsub.settings import matcher
@@ -26,6 +27,8 @@ ACTIONS = ("publish", "subscribe", "history", "create", "delete", "rotate", "adm
 NAME = "%u"
 """Stands for the name of the identity in the pattern of a topic."""
 EVERYTHING = ("*",)
+# Topics in combinations that a view remembers, for each decision that it remembers.
+_COMBINED = 6
 # Identities are compared with the same few patterns again and again.
 _matcher = lru_cache(16_384)(matcher)
 
@@ -310,7 +313,8 @@ def make_view(
         action: Decisions([rule for rule in rules if action in rule.actions], name, cached)
         for action in ACTIONS
     }
-    return View(deciders, settings["grant"], has_table)
+    # Each of many identities may have a view, with room for one large combination.
+    return View(deciders, settings["grant"], has_table, max(MAX_COMBINATION, _COMBINED * cached))
 
 
 _IN_CLASS = re.compile(r"\[!?\]?[^\]]*%u")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import ReferenceType, ref
 
 from pubsub.broker.combination_cache import (
     MAX_COMBINATION,
@@ -62,7 +63,10 @@ class AddressMixes:
         self._router = router = listener.router
         self._resolve = resolve
         self._wide = WideMix(router, listener.slices)
-        self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache(router.memory)
+        # The router, which counts the audiences of the mixes, decides how long there are any.
+        self._known: CombinationCache[tuple[ReferenceType[TopicMix], list[int]]] = CombinationCache(
+            router.memory
+        )
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
         self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
@@ -83,7 +87,9 @@ class AddressMixes:
         if len(key) > _AT_ONCE:
             return None
         known = self._known.get(key)
-        if known is None:
+        mix = None if known is None else known[0]()
+        if known is None or mix is None:
+            self._known.discard(key)
             if len(key) > MAX_COMBINATION or not self._past.note(key):
                 once = self._wide.read_of(key) or self._passing(key)
                 if once is not None:
@@ -93,13 +99,12 @@ class AddressMixes:
                 return None
             mix = self._router.mix(set(topics))
             places = {topic: index for index, topic in enumerate(mix.topics)}
-            known = mix, [places[topic] for topic in topics]
+            known = ref(mix), [places[topic] for topic in topics]
             self._known.put(key, known)
-        mix, indexes = known
         if not mix.uniform and not all(map(is_hosted, mix.topics)):
             self._known.discard(key)
             return None
-        return lasting_mix(self._router, mix), columns.remap(indexes)
+        return lasting_mix(self._router, mix), columns.remap(known[1])
 
     def publish_soon(
         self, columns: Columns, publisher: ReadPublisher, sender: bytes | None = None

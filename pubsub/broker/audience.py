@@ -2,8 +2,8 @@
 
 The subscribers of one topic with one encoding are a ``SubscriberGroup``. Where a read brings
 messages of several topics, the subscribers that want the same of these topics in the same encodings
-are a ``MixedAudience`` (see ``topic_mix.py``): they receive the messages of these topics in the
-order of publishing.
+are a ``MixedAudience`` (see ``mixed_audience.py``): they receive the messages of these topics in
+the order of publishing.
 """
 
 from __future__ import annotations

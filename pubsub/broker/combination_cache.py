@@ -27,13 +27,17 @@ _MAX_PAST, _HASH_BYTES = 1024, 100
 class CombinationCache(Generic[_Value]):
     """Remembers values by combination; begins again when it is full.
 
-    With ``memory`` it is charged there, and begins again when that is full too.
+    With ``memory`` it is charged there, and begins again when that is full too. ``most``
+    limits the items of all keys together further.
     """
 
-    __slots__ = ("_account", "_ended", "_items", "_values")
+    __slots__ = ("_account", "_ended", "_items", "_most", "_values", "_weights")
 
-    def __init__(self, memory: MemoryBudget | None = None) -> None:
+    def __init__(self, memory: MemoryBudget | None = None, most: int = 0) -> None:
+        self._most = most
         self._values: dict[tuple[Any, ...], _Value] = {}
+        # Bytes of values that are charged besides KEY_BYTES.
+        self._weights: dict[tuple[Any, ...], int] = {}
         self._items = self._ended = 0
         self._account = None if memory is None else memory.cache(maxsize, self._forget)
 
@@ -46,17 +50,25 @@ class CombinationCache(Generic[_Value]):
 
     def put(self, key: tuple[Any, ...], value: _Value) -> None:
         """Remember ``value`` for ``key``, which is not there yet."""
-        if self._items + len(key) > _MAX_ITEMS:
+        if self._items + len(key) > (self._most or _MAX_ITEMS):
             self.clear()
         self._values[key] = value
         self._items += len(key)
         self._charge(KEY_BYTES + ITEM_BYTES * len(key))
 
+    def weigh(self, key: tuple[Any, ...], nbytes: int) -> None:
+        """The value for ``key``, if it is there, has ``nbytes`` from now on; may forget all."""
+        if key in self._values:
+            before = self._weights.pop(key, 0)
+            if nbytes:
+                self._weights[key] = nbytes
+            self._charge(nbytes - before)
+
     def discard(self, key: tuple[Any, ...]) -> None:
         """Forget ``key`` if it is there."""
         if self._values.pop(key, None) is not None:
             self._items -= len(key)
-            self._charge(-KEY_BYTES - ITEM_BYTES * len(key))
+            self._charge(-KEY_BYTES - ITEM_BYTES * len(key) - self._weights.pop(key, 0))
 
     def note_ended(self, _item: object) -> None:
         """An item may have ended: begin again after many, as nothing else lets go of them."""
@@ -72,6 +84,7 @@ class CombinationCache(Generic[_Value]):
 
     def _forget(self) -> None:
         self._values.clear()
+        self._weights.clear()
         self._items = self._ended = 0
 
     def _charge(self, nbytes: int) -> None:

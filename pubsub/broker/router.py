@@ -131,7 +131,7 @@ class Router:
         """Return the mix of distinct ``topics``, in an order of its own; kept if it ``lasts``."""
         mix = self.mixes.get(key := tuple(sorted(topics, key=id)))
         if mix is None:
-            mix = TopicMix(key)
+            mix = TopicMix(key, self.mixes.weigh)
             if lasts:
                 self.mixes.put(key, mix)
         return mix

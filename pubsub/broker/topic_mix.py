@@ -7,18 +7,17 @@ next messages arrive.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from pubsub.broker.encoders import BatchEncoder, encoder_at_once, encoder_in_steps
+from pubsub.broker.mixed_audience import RECIPIENT_BYTES, MixedAudience, key_of
 from pubsub.broker.mixed_topics import MixedTopics
-from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import (
-        QueuedDelivery,
         Recipient,
         SubscriberGroup,
         SubscriptionObserver,
@@ -41,33 +40,12 @@ _TOPICS = 64
 _SLOW, _FAST = 3, 1
 
 
-class MixedAudience(Targets["Recipient"]):
-    """Subscribers of the same ones of several topics; ``wanted`` has the topics' indexes.
-
-    ``encodings`` has the encoding of each of these, in ascending order; ``encoder`` is for batches
-    of all topics.
-    """
-
-    __slots__ = ("encoder", "encodings", "pending", "wanted")
-
-    def __init__(
-        self,
-        encodings: Mapping[int, Encoding],
-        encoder: BatchEncoder,
-        targets: Iterable[Recipient] = (),
-    ) -> None:
-        super().__init__(targets)
-        self.encodings = encodings
-        self.encoder = encoder
-        self.wanted = frozenset(encodings)
-        self.pending: list[QueuedDelivery] = []
-
-
 class TopicMix(MixedTopics):
     """Topics of which messages arrive in one read, and their audiences.
 
     There is one object for each combination of topics (see ``Router.mix``), made in an order that
-    does not depend on the read.
+    does not depend on the read. ``weigh`` is told of its topics and the estimated bytes of the
+    audiences whenever these have changed.
     """
 
     __slots__ = (
@@ -76,16 +54,22 @@ class TopicMix(MixedTopics):
         "_by_encodings",
         "_changed",
         "_is_preparing",
+        "_nbytes",
         "_places",
         "_reference",
         "_tallies",
+        "_weigh",
         "current",
         "last_timestamp",
     )
     lasts = True
     """Whether its topics probably come together again."""
 
-    def __init__(self, topics: tuple[Topic, ...]) -> None:
+    def __init__(
+        self,
+        topics: tuple[Topic, ...],
+        weigh: Callable[[tuple[Topic, ...], int], object] = lambda topics, nbytes: None,
+    ) -> None:
         super().__init__(topics, tuple([topic.name for topic in topics]))
         self._places = {topic: index for index, topic in enumerate(topics)}
         self._reference: ReferenceType[SubscriptionObserver] = ref(self)
@@ -96,6 +80,8 @@ class TopicMix(MixedTopics):
         self._audience_of: dict[Recipient, MixedAudience] = {}
         self._changed: dict[Recipient, None] = {}
         self._is_preparing = False
+        self._weigh = weigh
+        self._nbytes = 0
         # The totals since `settle`, as `Columns.add_totals` returns them.
         self._tallies = bytearray(16 * len(topics))
         self.last_timestamp = 0
@@ -165,6 +151,7 @@ class TopicMix(MixedTopics):
             self._is_preparing = False
         for recipient in [one for one in self._changed if self._has_left(one)]:
             self._forget(recipient)
+        self._weigh(self.topics, self._nbytes + RECIPIENT_BYTES * len(self._audience_of))
         if not self._changed:
             self.current = self.prepared()
 
@@ -218,6 +205,8 @@ class TopicMix(MixedTopics):
     def _release(self) -> None:
         self._by_encodings = self.current = None
         self._audience_of, self._changed = {}, {}
+        self._nbytes = 0
+        self._weigh(self.topics, 0)
         for topic in self.topics:
             topic.ignore_changes(self._reference)
 
@@ -227,7 +216,8 @@ class TopicMix(MixedTopics):
             return
         audience.discard(recipient)
         if not audience and self._by_encodings is not None:
-            del self._by_encodings[_key(audience.encodings)]
+            del self._by_encodings[key_of(audience.encodings)]
+            self._nbytes -= audience.weight(len(self.topics))
 
     def _join(
         self, encodings: Mapping[int, Encoding], recipients: Sequence[Recipient]
@@ -235,7 +225,7 @@ class TopicMix(MixedTopics):
         if not encodings or not recipients:
             return
         assert self._by_encodings is not None
-        key = _key(encodings)
+        key = key_of(encodings)
         audience = self._by_encodings.get(key)
         if audience is None:
             encoder = yield from self._encoder_of(encodings)
@@ -243,6 +233,7 @@ class TopicMix(MixedTopics):
             if not recipients:
                 return
             audience = self._by_encodings[key] = MixedAudience(encodings, encoder)
+            self._nbytes += audience.weight(len(self.topics))
         for recipient in recipients:
             audience.add(recipient)
             self._audience_of[recipient] = audience
@@ -337,12 +328,3 @@ def _pieces(recipients: Sequence[Recipient]) -> Iterator[Sequence[Recipient]]:
 def _still_there(recipients: Sequence[Recipient]) -> list[Recipient]:
     """Return those that are subscribed to anything; no further change of the others is noted."""
     return [recipient for recipient in recipients if recipient.subscriptions]
-
-
-def _key(encodings: Mapping[int, Encoding]) -> tuple[int, ...]:
-    """Return a key that is equal for the same encodings of the same topics.
-
-    All subscriptions of a group have the same object, and comparing encodings by value would take
-    longer than all else. An audience keeps its encodings, so no other object has their ids.
-    """
-    return (*encodings, *map(id, encodings.values()))

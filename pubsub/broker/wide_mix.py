@@ -16,9 +16,9 @@ from pubsub.broker.topic_mix import TopicMix
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.mixed_audience import MixedAudience
     from pubsub.broker.router import Router
     from pubsub.broker.slices import SlicedWork, Slices, Work
-    from pubsub.broker.topic_mix import MixedAudience
     from pubsub.broker.topics import Recipient, Topic
 
 # Audiences, at most, and messages of a read for each of them: each looks at all of the messages.

@@ -34,6 +34,22 @@ def rules_for(
 GROUPS = {"ops": ("ada", "bob*"), "all": ("*",)}
 
 
+class CombinationTests(SynchronousTestCase):
+    """Remembered decisions about several topics"""
+
+    def remembered(self, *rules: AccessRule) -> int:
+        access = rules_for(ADA, *rules)
+        for number in range(1000):
+            assert access.may_publish_all(("ada/x", f"ada/{number}"))
+        return len(access.view.combinations)
+
+    def test_those_of_one_of_many_identities_are_bounded(self) -> None:
+        assert self.remembered(rule(True, "publish", "%u/*")) <= 512
+
+    def test_those_of_all_identities_together_stay(self) -> None:
+        assert self.remembered(rule(True, "publish", "ada/*")) == 1000
+
+
 class SomeTests(SynchronousTestCase):
     """Whether there may be topics whose history is readable"""
 

@@ -15,7 +15,8 @@ from pubsub.broker.audience import (
     joined,
 )
 from pubsub.broker.encoders import make_encoder
-from pubsub.broker.topic_mix import MixedAudience, TopicMix
+from pubsub.broker.mixed_audience import MixedAudience
+from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, SubscriberGroup, Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines

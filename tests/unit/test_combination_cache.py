@@ -55,3 +55,22 @@ class CacheTests(SynchronousTestCase):
         cache.put((1, 2, 3), 1)
         cache.clear()
         assert (cache.get((1, 2, 3)), memory.used) == (None, 0)
+
+    def test_the_weights_of_values(self) -> None:
+        memory = MemoryBudget(10_000)
+        cache: CombinationCache[int] = CombinationCache(memory)
+        cache.put((1, 2), 1)
+        one = memory.used
+        for weight in (700, 300, 0, 500):
+            cache.weigh((1, 2), weight)
+            assert memory.used == one + weight
+        cache.weigh((3, 4), 500)
+        assert memory.used == one + 500
+        cache.discard((1, 2))
+        assert memory.used == 0
+        cache.put((1, 2), 1)
+        assert memory.used == one
+        cache.weigh((1, 2), 10_000)
+        assert (len(cache), memory.used) == (0, 0)
+        cache.weigh((1, 2), 0)
+        assert memory.used == 0

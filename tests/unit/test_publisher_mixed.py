@@ -381,6 +381,15 @@ class MixesTests(MixedCase):
         few = Columns.of([b""] * 64, list(range(64)), addresses[:64])
         assert self.mixes.publish_soon(few, self.publisher())
 
+    def test_a_mix_lasts_as_long_as_the_router_has_it(self) -> None:
+        for _ in range(2):
+            assert self.find("a:1", "b:2") == ["a1", "b2"]
+        assert len(self.broker.router.mixes) == 1
+        self.broker.router.mixes.clear()
+        assert self.find("b:1", "a:2") == ["b1", "a2"]
+        assert self.find("a:1", "b:2") == ["a1", "b2"]
+        assert len(self.broker.router.mixes) == len(self.mixes._known) == 1
+
 
 class DeliveryTests(MixedCase):
     """From the publisher to the outbox"""

@@ -249,6 +249,29 @@ class ChangeTests(MixedCase):
         assert bob.data == lines("a1", "b2", "a3", "b4")
         assert len(self.router.mixes) <= 100
 
+    def test_their_audiences_are_counted_until_memory_is_short(self) -> None:
+        memory = self.router.memory
+        bob, eve = self.subscriber("ab"), self.subscriber("bc")
+        before = memory.used
+        self.route("a1", "b2")
+        two = memory.used - before
+        assert two > 2 * 1000
+        now = memory.used
+        self.router.unsubscribe(self.box(eve), self.topics["b"])
+        freed = now - memory.used
+        self.route("a3", "b4")
+        assert memory.used - before < two
+        memory.limit = memory.used + 1
+        memory.add(1)
+        memory.free(1)
+        assert len(self.router.mixes) == 0
+        # The subscription has been freed.
+        assert memory.used == before - freed
+        memory.limit = 0
+        self.route("a5", "b6")
+        self.bench.turn()
+        assert bob.data == lines("a1", "b2", "a3", "b4", "a5", "b6")
+
     def test_mixes_do_not_keep_topics_that_have_ended(self) -> None:
         self.patch(combination_cache, "MAX_ENDED", 2)  # type: ignore[no-untyped-call]
         topics = [Topic(f"{n}") for n in range(3)]
