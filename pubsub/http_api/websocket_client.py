@@ -238,7 +238,9 @@ class WebSocketClient(LiveResponse):
         if self._requests.may_continue(topic):
             return True
         self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
-        self._tell("revoked", topic=topic.name)
+        if self._requests.access.token_is_valid:
+            self._tell("revoked", topic=topic.name)
+        # Otherwise the close tells the client why: it may subscribe again with another token.
         self._requests.forget(topic)
         return False
 

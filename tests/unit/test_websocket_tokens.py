@@ -6,9 +6,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.store.memory_store import MemoryStore
-from tests.unit.fakes import Held
+from tests.unit.fakes import Held, recheck_all
 from tests.unit.slow_store import Slow
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected, request_of
@@ -40,7 +41,7 @@ class EndTests(SynchronousTestCase):
         self.house.pass_time(6)
         answers, others = self.split(client.pull())
         assert (answers, client.close_code) == ([], None)
-        assert [next(iter(one)) for one in others] == ["message", "revoked"]
+        assert [next(iter(one)) for one in others] == ["message"]
         # Nothing more is read or delivered.
         client.send("publish", topic="a", value="3")
         self.house.publish("a", b"4")
@@ -93,6 +94,18 @@ class EndTests(SynchronousTestCase):
         self.house.pass_time(3)
         assert client.pull() == []
         assert client.close_code == 4001
+
+    def test_a_token_that_is_revoked(self) -> None:
+        """The subscription ends at once, and the close says why."""
+        client = self.start()
+        client.ask("subscribe", topic="a")
+        self.house.broker.tokens.replace(SecretRing([]))
+        assert recheck_all(self.house.broker.router, self.house.broker.topics) == (0, 1)
+        self.house.publish("a", b"1")
+        assert client.pull() == []
+        self.house.pass_time(1)
+        assert client.pull() == []
+        assert (client.close_code, client.close_reason) == (4001, ENDED)
 
     def test_without_a_request_it_is_closed_at_once(self) -> None:
         client = self.start()
