@@ -100,6 +100,8 @@ class Statistics:
                         other master secrets), messages_out, messages_in, subscriptions,
                         queued_bytes, reconnects, history_trouble (why a shared history is not
                         shared); left out without a backplane
+        twice_hosted    topics that this broker and a peer host, or two peers: their number, and an
+                        example with the hosts
         certificates    of each certificate of TLS its protocol, the setting with its file, its
                         subject, and when it expires, in seconds since the Unix epoch; left out
                         without TLS
@@ -124,6 +126,8 @@ class Statistics:
         """Returns the figures of the way to other brokers, if there is one."""
         self.certificates: Callable[[], Sequence[Figures]] = tuple
         """Returns the ends of the certificates of TLS."""
+        self.twice_hosted: dict[str, str] = {}
+        """Names of topics that two brokers host, with the endpoint of a peer that does."""
         self._timer = LoopingCall(self._mark)
         self._timer.clock = sources.clock
 
@@ -198,11 +202,16 @@ class Statistics:
             },
             "issuers": dict(sources.issuers()),
             **shared,
+            "twice_hosted": self._twice_hosted(),
             **({"certificates": certificates} if certificates else {}),
             "drops": dict(counters.drop_reasons),
             "evictions": dict(counters.evictions),
             "refusals": {f"{name} {reason}": n for (name, reason), n in refusals.items()},
         }
+
+    def _twice_hosted(self) -> Figures:
+        found = self.twice_hosted
+        return {"topics": len(found), "example": next((list(one) for one in found.items()), None)}
 
     def _protocols(self, refusals: Counter[tuple[str, str]]) -> dict[str, Figures]:
         traffic = self._sources.counters.traffic

@@ -49,6 +49,13 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("pubsub_topics", GAUGE, "Topics.", (), value("topics")),
     Family("pubsub_subscriptions", GAUGE, "Subscriptions.", (), value("subscriptions")),
+    Family(
+        "pubsub_twice_hosted_topics",
+        GAUGE,
+        "Topics that this broker and a peer host, or two peers: their messages are not shared.",
+        (),
+        value("twice_hosted", "topics"),
+    ),
     # Messages
     per_protocol(
         "pubsub_received_messages", COUNTER, "Messages that were accepted.", "messages_in"

@@ -52,6 +52,7 @@ def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
         )
     yield from _issuers(stats["issuers"])
     yield from _backplane(stats.get("backplane", {}))
+    yield from _twice_hosted(stats["twice_hosted"])
     yield from _slow(stats["slow"])
 
 
@@ -83,6 +84,18 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             f"other master secrets than here are at {', '.join(backplane['other_secrets'])}",
             "brokers refuse tokens of each other's clients: give all of them the same secret-file "
             "and [keys], and reload them",
+        )
+
+
+def _twice_hosted(found: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    if found["topics"]:
+        name, endpoint = found["example"]
+        yield _notice(
+            WARNING,
+            f"{found['topics']:,} topics have two hosts, such as {name!r}, which {endpoint} hosts "
+            "too: each has the messages of its own clients only",
+            "delete each of these topics, with its messages, at one of the two brokers; see "
+            "docs/operating.md, Several brokers",
         )
 
 

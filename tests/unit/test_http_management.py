@@ -549,6 +549,10 @@ class StateTests(SynchronousTestCase):
                 "store", {"unreadable_segments": 2.0},
                 ("critical", "2 segments of the history cannot be read"),
             ),
+            (
+                "twice_hosted", {"topics": 1, "example": ["t", "tcp://b:7073"]},
+                ("warning", "1 topics have two hosts, such as 't', which tcp://b:7073 hosts too"),
+            ),
             ("slow", {"behind": 9_999}, None),
             (
                 "slow", {"behind": 10_000, "catching_up": 2},

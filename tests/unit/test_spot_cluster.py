@@ -397,6 +397,26 @@ class HostTests(SynchronousTestCase):
         self.world.advance(31)
         assert len([line for line in lines if "it is hosted here too" in line]) == 2
 
+    def test_a_topic_with_two_hosts_is_shown_until_one_deletes_it(self) -> None:
+        b = self.world.house("b")
+        a = self.world.house("a", "b")
+        for house in (a, b):
+            self.world.client(house, b"DEALER", publish(b"own", b"x"))
+        shown = a.broker.statistics.snapshot
+        for host in (a, b):
+            self.world.client(host, b"DEALER", publish(b"own", b"x"))
+            self.world.advance(11)
+            assert shown()["twice_hosted"]["topics"] == 1
+            assert shown()["twice_hosted"]["example"][0] == "own"
+            host.broker.topics.remove(host.broker.topics.named("own"))
+            self.world.advance(11)
+            assert shown()["twice_hosted"] == {"topics": 0, "example": None}
+            if host is a:
+                a.broker.topics.remove(a.broker.topics.named("own"))
+                b.broker.topics.remove(b.broker.topics.named("own"))
+                self.world.advance(11)
+                self.world.client(a, b"DEALER", publish(b"own", b"x"))
+
     def test_two_addresses_of_one_broker_are_no_two_hosts(self) -> None:
         lines = logged(self)
         self.world.houses["also-b"] = b = self.world.house("b")

@@ -111,6 +111,8 @@ class Cluster(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         for node in self._nodes.values():
             node.stop()
+        for topic in tuple(self._warned):
+            self._forget_warnings(topic)
         return None
 
     def _begin(self, *nodes: Node) -> Work:
@@ -158,6 +160,8 @@ class Cluster(Service):
                 is_new = topic not in self._owners
                 self._add(node, topic)
                 found += is_new and topic in self._owners
+        for topic in [one for one in self._warned if node.no_longer_hosts(one)]:
+            self._forget_warning(topic, node)
         if found:
             log.info("{node} hosts {count} more topics", node=node.endpoint, count=found)
 
@@ -174,6 +178,7 @@ class Cluster(Service):
             self._warn(node, topic, f"it is hosted by {owner.endpoint} too; {_DELETE}")
 
     def _assign(self, node: Node, topic: Topic) -> None:
+        self._forget_warning(topic, node)
         owner = self._owners.get(topic)
         earlier = None if owner is None else owner.remove_topic(topic)
         self._owners[topic] = node
@@ -190,7 +195,7 @@ class Cluster(Service):
             )
 
     def _removed(self, topic: Topic) -> None:
-        self._warned.pop(topic, None)
+        self._forget_warnings(topic)
         if topic in self._owners and not topic.configured:
             owner = self._owners.pop(topic)
             topic.upstream = None
@@ -201,9 +206,22 @@ class Cluster(Service):
         warned = self._warned.setdefault(topic, set())
         if node.endpoint not in warned:
             warned.add(node.endpoint)
+            self._listener.statistics.twice_hosted[topic.name] = node.endpoint
             log.warn(
                 "topic {topic!r} of {node}: {problem}",
                 topic=topic.name,
                 node=node.endpoint,
                 problem=problem,
             )
+
+    def _forget_warning(self, topic: Topic, node: Node) -> None:
+        """``node`` does not host ``topic`` beside another broker any more."""
+        warned = self._warned.get(topic)
+        if warned is not None:
+            warned.discard(node.endpoint)
+            if not warned:
+                self._forget_warnings(topic)
+
+    def _forget_warnings(self, topic: Topic) -> None:
+        if self._warned.pop(topic, None) is not None:
+            self._listener.statistics.twice_hosted.pop(topic.name, None)
