@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
 from websockets.frames import CloseCode
 from websockets.protocol import OPEN
 
 from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout
+from pubsub.http_api import websocket_close as closes
 from pubsub.http_api import websocket_limits as limits
 from pubsub.http_api.api_error import BAD_REQUEST, ApiError
 from pubsub.http_api.flow_control import WAIT_SECONDS
@@ -26,10 +26,10 @@ from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, Liv
 from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.socket_publishing import counted_error
-from pubsub.http_api.websocket_close import BAD_TOKEN, EXPIRED, TIMEOUT, close_code, close_reason
-from pubsub.http_api.websocket_frames import frame, id_of, refusal, reply, request_of, text
+from pubsub.http_api.websocket_frames import PING, id_of, refusal, reply, request_of, text
 from pubsub.http_api.websocket_input import SocketInput
 from pubsub.http_api.websocket_requests import WebSocketRequests
+from pubsub.wire.read_buffer import NO_ROOM
 from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.socket_publishing import PublishOutcome
     from pubsub.http_api.websocket_requests import RequestContext
-
-log = Logger()
-_PING = frame(0x89, b"")
 
 
 class WebSocketClient(LiveResponse):
@@ -97,11 +94,13 @@ class WebSocketClient(LiveResponse):
 
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""
-        partial, of_frame = self._input.partial, self._input.of_frame
+        partial, before, memory = self._input.partial, self._charge.held, self._listener.memory
         self._charge.set(self._input.nbytes)
+        if partial > limits.READ_BYTES and self._charge.held > before and memory.full:
+            memory.wait(self)
         if not partial or self._partial_since is None:
             self._partial_since = self._latest if partial else None
-        self.channel.stream.bufferSize = limits.read_size(of_frame)
+        self.channel.stream.bufferSize = limits.read_size(self._input.of_frame)
 
     def _send_control(self, at_once: bool = False) -> None:
         """Send the frames that others require: pongs, and the close behind all messages.
@@ -135,11 +134,19 @@ class WebSocketClient(LiveResponse):
             self.channel.stream.pauseProducing()
         self._holds.add(reason)
 
+    def hold(self, _reason: object) -> None:
+        """See ``Holdable``: the memory bound is reached."""
+        self._hold(NO_ROOM)
+
+    def release(self, _reason: object) -> None:
+        """See ``Holdable``."""
+        self._release(NO_ROOM)
+
     def _release(self, reason: str) -> None:
         if reason in self._holds:
             self._holds.discard(reason)
             if not self._holds and not self._ended:
-                if self._partial_since is not None:
+                if self._partial_since is not None and reason != NO_ROOM:
                     # Its rest could not arrive meanwhile.
                     self._partial_since = self._listener.clock.seconds()
                 self.channel.stream.resumeProducing()
@@ -180,7 +187,7 @@ class WebSocketClient(LiveResponse):
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
             if op != "connect" and not self._requests.access.token_is_valid:
-                self._refuse(id, BadToken(EXPIRED))
+                self._refuse(id, BadToken(closes.EXPIRED))
                 self._is_working = False
                 self._token_ended()
                 return
@@ -225,7 +232,7 @@ class WebSocketClient(LiveResponse):
         error = self._counted(problem)
         self._send(refusal(id, error))
         if not self._connected:
-            self.close(close_code(error), error.code)
+            self.close(closes.close_code(error), error.code)
 
     # As a subscriber
 
@@ -253,7 +260,7 @@ class WebSocketClient(LiveResponse):
     def handshake_overdue(self) -> None:
         """See ``Shaking``."""
         self.channel.count_refusal(HandshakeTimeout.reason)
-        self.close(TIMEOUT, HandshakeTimeout.reason)
+        self.close(closes.TIMEOUT, HandshakeTimeout.reason)
 
     def sweep(self, now: float) -> None:
         """See ``LongResponse``: apply the time limits, and send a ping at intervals."""
@@ -264,34 +271,36 @@ class WebSocketClient(LiveResponse):
             self._token_ended()
         elif self._input.is_closed and now - self._latest > WAIT_SECONDS:
             self._send_control(at_once=True)
-        elif self._holds:
-            # Nothing can arrive.
-            return
+        elif self._holds - {NO_ROOM}:
+            return  # Nothing can arrive.
         elif limits.is_overdue(self._partial_since, now, listener.frame_seconds, self._charge.held):
-            self.channel.count_refusal("timeout")
-            self.close(TIMEOUT, "a message took too long to arrive")
+            reason, code, why = closes.NO_MEMORY if self._holds else closes.LATE
+            self.channel.count_refusal(reason)
+            self.close(code, why)
+        elif self._holds:
+            return
         elif listener.idle_timeout and now - self._latest > listener.idle_timeout:
-            self.close(TIMEOUT, "idle")
+            self.close(closes.TIMEOUT, "idle")
         elif now - self._beat >= HEARTBEAT_SECONDS and self._outbox.drained:
             self._beat = now
             if self._pinged:
                 self.evict("did not answer a ping")
                 return
             self._pinged = True
-            self._outbox.send(_PING)
+            self._outbox.send(PING)
 
     # The end
 
     def drain(self, reason: str) -> None:
         """See ``LongResponse``: answer the requests that have arrived, send what waits, close."""
         if self._closing is None and not self._ended:
-            self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
+            self._closing = (CloseCode.GOING_AWAY, closes.close_reason(reason))
             self._hold("closing")
             self._close_if_done()
 
     def _token_ended(self) -> None:
         """Close; requests that publish are answered first, for a time: they may have succeeded."""
-        self._closing = (BAD_TOKEN, EXPIRED)
+        self._closing = (closes.BAD_TOKEN, closes.EXPIRED)
         self._input.waiting.clear()
         if not (self._is_working or self._confirming):
             self.close(*self._closing)
@@ -326,6 +335,7 @@ class WebSocketClient(LiveResponse):
             self._listener.handshakes.done(self)
             # A request that is being carried out may wait for longer.
             self._charge.end(self._is_working)
+            self._listener.memory.leave(self)
             # Now, not with the connection, which waits for the collector of cycles.
             self._input.clear()
             self._outbox.shut("disconnected")

@@ -55,6 +55,9 @@ def text(value: object) -> bytes:
     return frame(_TEXT, json.dumps(value).encode())
 
 
+PING = frame(0x89, b"")
+
+
 def reply(id: object, members: dict[str, object]) -> bytes:
     """Return the frame that answers the request ``id``."""
     return text({"id": id, "ok": members})

@@ -338,6 +338,41 @@ class PressureTests(SynchronousTestCase):
         house.pass_time(7)
         assert client.close_code == 4008
 
+    def test_a_long_message_waits_for_memory(self) -> None:
+        house = WebHouse(frame_seconds=20)
+        memory = house.broker.memory
+        client = connected(house)
+        data = frame_of(client, "publish", topic="a", value="x" * 50_000)
+        memory.limit = memory.used + 10_000
+        client.client.send(data[:8000])
+        assert not client.stream.paused
+        client.client.send(data[8000:16_000])
+        assert client.stream.paused
+        memory.limit += 100_000
+        memory.free(0)
+        assert not client.stream.paused
+        client.client.send(data[16_000:])
+        (answer,) = client.pull()
+        assert answer["ok"]["messages"] == 1
+        assert memory.held[INPUT] == 0
+
+    def test_memory_for_a_long_message_may_not_come(self) -> None:
+        house = WebHouse(frame_seconds=20)
+        memory = house.broker.memory
+        waiting, other = connected(house), connected(house)
+        data = frame_of(waiting, "publish", topic="a", value="x" * 50_000)
+        memory.limit = memory.used + 10_000
+        waiting.client.send(data[:16_000])
+        # A short request is carried out, so that an operator can act.
+        other.ask("ping")
+        house.pass_time(19)
+        assert waiting.close_code is None
+        house.pass_time(3)
+        waiting.pull()
+        assert waiting.close_code == 1013
+        assert house.broker.counters.refusals["http", "memory"] == 1
+        assert memory.held[INPUT] == 0
+
     def test_many_unconfirmed_messages_hold_it(self) -> None:
         store = Slow()
         house = WebHouse(store)
