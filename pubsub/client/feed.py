@@ -55,7 +55,10 @@ class Feed:
 
     def put(self, batch: MessageBatch | MixedBatch) -> None:
         """Add messages."""
-        self._last_offset = batch.last_offset()
+        offset = batch.last_offset()
+        if offset is not None:
+            # Messages that are not stored have none.
+            self._last_offset = offset
         self._last_timestamp = batch.last_timestamp()
         self.nbytes += batch.held
         self.full = self.nbytes >= self._limit

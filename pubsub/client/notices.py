@@ -14,8 +14,8 @@ from typing import TypeAlias
 class Gap:
     """Messages of ``topics`` may be missing here. Nothing is missing where there is no Gap.
 
-    ``offset`` and ``timestamp`` (µs since the Unix epoch) are those of the last message before it,
-    None if the wire does not show them or there was none.
+    ``offset`` is that of the last stored message before it, and ``timestamp`` (µs since the Unix
+    epoch) that of the last message; None if the wire does not show them or there was none.
     """
 
     topics: tuple[str, ...]

@@ -98,6 +98,11 @@ class LimitTests(SynchronousTestCase):
         self.feed.put(self.batch)
         assert self.feed.gap("x") == Gap(("t", "u*"), "x", 7, 9)
 
+    def test_a_gap_behind_messages_that_are_not_stored(self) -> None:
+        self.feed.put(self.batch)
+        self.feed.put(MessageBatch(Messages("t", Columns.of([b"y"]), timestamp=12)))
+        assert self.feed.gap("x") == Gap(("t", "u*"), "x", 7, 12)
+
 
 class NoticeTests(SynchronousTestCase):
     """Notices"""
