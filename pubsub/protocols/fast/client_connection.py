@@ -61,6 +61,12 @@ _MAX_MESSAGE = 64 * 1024 * 1024
 _MESSAGE_HEAD, _ERROR_SIZE, _KEY_HEAD = 9, 7, 6
 _SILENT = "no reply to the first request; the listener may have errors=off"
 
+# The causes of an ERROR 9, which does not tell them apart.
+_ENDED = (
+    f"{ErrorCode.SUBSCRIPTION_ENDED.name}: the token has expired or is denied, the topic was "
+    "deleted or has another queue key, or the rules do not permit it any more"
+)
+
 
 @dataclass(slots=True)
 class Barrier:
@@ -219,7 +225,7 @@ class SubscriberConnection(FastClientConnection):
         """See ``FastClientConnection``."""
         if error.code == ErrorCode.SUBSCRIPTION_ENDED:
             interest = self._interests.get(error.topic_id)
-            events.append(SubscriptionEnded(interest, error_name(ErrorCode, error.code)))
+            events.append(SubscriptionEnded(interest, _ENDED))
         else:
             super().refused(error, events)
 
