@@ -29,7 +29,6 @@ from pubsub.http_api.socket_publishing import counted_error
 from pubsub.http_api.websocket_frames import PING, id_of, refusal, reply, request_of, text
 from pubsub.http_api.websocket_input import SocketInput
 from pubsub.http_api.websocket_requests import WebSocketRequests
-from pubsub.wire.read_buffer import NO_ROOM
 from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
@@ -136,17 +135,17 @@ class WebSocketClient(LiveResponse):
 
     def hold(self, _reason: object) -> None:
         """See ``Holdable``: the memory bound is reached."""
-        self._hold(NO_ROOM)
+        self._hold(limits.NO_ROOM)
 
     def release(self, _reason: object) -> None:
         """See ``Holdable``."""
-        self._release(NO_ROOM)
+        self._release(limits.NO_ROOM)
 
     def _release(self, reason: str) -> None:
         if reason in self._holds:
             self._holds.discard(reason)
             if not self._holds and not self._ended:
-                if self._partial_since is not None and reason != NO_ROOM:
+                if self._partial_since is not None and reason != limits.NO_ROOM:
                     # Its rest could not arrive meanwhile.
                     self._partial_since = self._listener.clock.seconds()
                 self.channel.stream.resumeProducing()
@@ -271,7 +270,7 @@ class WebSocketClient(LiveResponse):
             self._token_ended()
         elif self._input.is_closed and now - self._latest > WAIT_SECONDS:
             self._send_control(at_once=True)
-        elif self._holds - {NO_ROOM}:
+        elif self._holds - {limits.NO_ROOM}:
             return  # Nothing can arrive.
         elif limits.is_overdue(self._partial_since, now, listener.frame_seconds, self._charge.held):
             reason, code, why = closes.NO_MEMORY if self._holds else closes.LATE
