@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.password_file import MAX_PASSWORD, hash_of_nobody, matches
 from pubsub.broker.rate_limits import TokenBucket
-from pubsub.errors import PasswordsBusy, Refused, WrongPassword
+from pubsub.errors import ConfigurationError, PasswordsBusy, Refused, WrongPassword
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -120,13 +120,29 @@ class PasswordVerifier:
         self._bucket = TokenBucket(RATE, clock.seconds)
         self._timer: IDelayedCall | None = None
         self._stopped = False
+        self._accepted = False
         self.verified = self.rejected = 0
         """Verifications made, and how many of them had a wrong password."""
 
-    @property
-    def has_users(self) -> bool:
-        """True if there is a password file."""
-        return self._hashes is not None
+    def accept(self, setting: str) -> None:
+        """A listener takes passwords, by its ``setting``.
+
+        Raises ConfigurationError if there is no password file.
+        """
+        if self._hashes is None:
+            raise ConfigurationError(f"{setting} needs users; set password-file")
+        self._accepted = True
+
+    def warn_if_unused(self) -> None:
+        """Log a warning if there is a password file, and no listener takes passwords.
+
+        Clients of such a listener are anonymous, with any password.
+        """
+        if self._hashes is not None and not self._accepted:
+            log.warn(
+                "password-file: no listener takes passwords; set client-id-password for cafe, "
+                "identity-password for nsd, or mechanism for spot"
+            )
 
     @property
     def hashes(self) -> Mapping[str, str] | None:

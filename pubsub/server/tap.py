@@ -155,6 +155,7 @@ def make_broker(
         if prepared is not None:
             listeners.add(prepared)
     warn_of_unused(one.endpoint for one in entries(config))
+    broker.passwords.warn_if_unused()
     certificate = settings["backplane-cert"] if settings["backplane"] else ""
     chain_of = listeners.endpoint_certificates
     watch = CertificateWatch(broker.listeners, reactor, wall.system, certificate, chain_of)

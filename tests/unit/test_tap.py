@@ -32,6 +32,7 @@ from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.tokens import KEY
 from tests.unit.tunings import restore_collector, restore_switches
+from tests.unit.user_files import user_file
 
 MEMORY = "--store=memory"
 SECONDS = 20.0
@@ -145,6 +146,30 @@ class MakeBrokerTests(TapCase):
         found = [listener.protocol for listener in broker.listeners]
         assert found == ["cafe", "nsd", "rheos", "spot", "admin"]
         assert any(line.startswith("fast: not served: ") for line in lines)
+
+    def test_a_file_of_users_that_no_listener_asks_for_is_reported(self) -> None:
+        users = f"--password-file={user_file(scratch(self))}"
+        options = MEMORY, "--proto=cafe", "--proto=nsd", "--proto=spot", users
+        lines = logged(self)
+        self.make(*options)
+        assert [line.split(";")[0] for line in lines if line.startswith("password-file: ")] == [
+            "password-file: no listener takes passwords"
+        ]
+        lines.clear()
+        for accepting in (
+            "--cafe-client-id-password=optional",
+            "--nsd-identity-password=required",
+            "--spot-mechanism=null,plain",
+        ):
+            self.make(*options, accepting)
+        assert not [line for line in lines if line.startswith("password-file: ")]
+        for setting, needy in (
+            ("client-id-password", "--cafe-client-id-password=optional"),
+            ("identity-password", "--nsd-identity-password=required"),
+            ("mechanism plain", "--spot-mechanism=null,plain"),
+        ):
+            error = self.refused(*options[:-1], needy)
+            assert f"{setting} needs users; set password-file" in error
 
 
 class MakeServiceTests(TapCase):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 from zope.interface import implementer
 
-from pubsub.errors import ConfigurationError, Refused
+from pubsub.errors import Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import HEADER, ErrorCode
@@ -162,7 +162,7 @@ class CafeFactory(ConnectionFactory):
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
-    if listener.settings["client-id-password"] != NO_PASSWORD and not listener.passwords.has_users:
-        raise ConfigurationError("client-id-password needs users; set password-file")
+    if listener.settings["client-id-password"] != NO_PASSWORD:
+        listener.passwords.accept("client-id-password")
     listener.authenticates_requests(lambda settings: settings["client-id-password"] == REQUIRED)
     return CafeFactory(listener)

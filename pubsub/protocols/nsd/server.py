@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 
-from pubsub.errors import ConfigurationError, Refused
+from pubsub.errors import Refused
 from pubsub.protocols.nsd.channel_readers import channel_readers
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
@@ -123,7 +123,7 @@ def _load_identities(listener: Listener) -> Identities:
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
-    if listener.settings["identity-password"] != NO_PASSWORD and not listener.passwords.has_users:
-        raise ConfigurationError("identity-password needs users; set password-file")
+    if listener.settings["identity-password"] != NO_PASSWORD:
+        listener.passwords.accept("identity-password")
     listener.authenticates_requests(lambda settings: settings["identity-password"] == REQUIRED)
     return NsdFactory(listener)

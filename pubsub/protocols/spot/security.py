@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -169,8 +169,10 @@ def _pair(secret: CurveSecret) -> KeyPair:
     return key_pair_of(secret.key)
 
 
-def server_mechanisms(settings: Mapping[str, Any], has_users: bool) -> Mechanisms:
-    """Return the mechanisms of a listener; ``has_users`` if there is a password file.
+def server_mechanisms(
+    settings: Mapping[str, Any], accept_passwords: Callable[[str], None]
+) -> Mechanisms:
+    """Return the mechanisms of a listener; ``accept_passwords`` is called if it takes them.
 
     Raises ConfigurationError.
     """
@@ -179,8 +181,7 @@ def server_mechanisms(settings: Mapping[str, Any], has_users: bool) -> Mechanism
         if name == "null":
             found[NULL] = null_server
         elif name == "plain":
-            if not has_users:
-                raise ConfigurationError("mechanism plain needs users; set password-file")
+            accept_passwords("mechanism plain")
             found[PLAIN] = PlainServer
         else:
             found[CURVE] = partial(CurveServerMechanism, _own_pair(settings, "mechanism curve"))

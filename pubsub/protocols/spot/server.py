@@ -289,7 +289,7 @@ class SpotFactory(ConnectionFactory):
         """Read the mechanisms that clients may use; raises ConfigurationError."""
         listener = self.listener
         self._settings = listener.settings
-        self._mechanisms = server_mechanisms(listener.settings, listener.passwords.has_users)
+        self._mechanisms = server_mechanisms(listener.settings, listener.passwords.accept)
 
     def _topic_of(self, publication: Publication) -> Topic:
         return self.listener.topics.existing(publication.topic)
