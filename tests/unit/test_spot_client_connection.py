@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
+from pubsub.protocols.spot import zmtp
 from pubsub.protocols.spot.client import SpotWire
 from pubsub.protocols.spot.client_connection import SpotSession
 from pubsub.protocols.spot.client_roles import UNLISTED
@@ -25,7 +26,7 @@ from pubsub.wire.client_events import (
     Subscribed,
     Unsubscribed,
 )
-from pubsub.wire.client_wire import Role, WireConnection, WireOptions
+from pubsub.wire.client_wire import Role, UserLogin, WireConnection, WireOptions
 from tests.unit import brokers, rheos_wire
 from tests.unit.raising import raised
 from tests.unit.streams import House
@@ -256,6 +257,19 @@ class PublisherTests(SynchronousTestCase):
             else:
                 assert isinstance(event, Malformed)
             assert connection.ended
+
+    def test_a_port_that_demands_or_takes_no_password(self) -> None:
+        for login, mechanism, expected in (
+            (None, b"PLAIN", Rejected("it demands a password (PLAIN) or a key (CURVE)", True)),
+            (None, b"CURVE", Rejected("it demands a password (PLAIN) or a key (CURVE)", True)),
+            (UserLogin("ada", "sesame"), b"NULL", Malformed("the port takes no passwords (PLAIN)")),
+        ):
+            wire = SpotWire(WireOptions(b"", values={"max-message": 1000}, login=login))
+            for role in (Role.PUBLISHER, Role.SUBSCRIBER):
+                connection = wire.connect(role)
+                connection.open()
+                assert connection.receive(zmtp.greeting(mechanism, True)) == [expected]
+                assert connection.ended
 
     def test_replies_that_are_malformed(self) -> None:
         for data in (

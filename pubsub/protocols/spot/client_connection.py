@@ -158,10 +158,19 @@ class SpotClientConnection(WireConnection):
                     self._opened(events)
             return self._consume_messages(data, at, events)
         except ZmtpError as error:
-            if error.reason != "refused-by-peer":
-                raise WireError(f"not ZMTP as spot uses it ({error.reason})") from None
-            events.append(Rejected("the broker has refused the handshake", permanent=True))
+            events.append(Rejected(self._refusal(error), permanent=True))
             return len(data), 1
+
+    def _refusal(self, error: ZmtpError) -> str:
+        """Return why the broker does not admit this client; raises WireError for other errors."""
+        if error.reason == "refused-by-peer":
+            return "the broker has refused the handshake"
+        if error.reason != "mechanism":
+            raise WireError(f"not ZMTP as spot uses it ({error.reason})") from None
+        if self._login is not None:
+            # Another user or password would not help.
+            raise WireError("the port takes no passwords (PLAIN)") from None
+        return "it demands a password (PLAIN) or a key (CURVE)"
 
     def _opened(self, events: list[WireEvent]) -> None:
         if self._handshake.socket_type != b"ROUTER":
