@@ -65,7 +65,7 @@ class RequestGroup:
                 return
             report(Uncertain(event.unknown, event.reason))
         if event.refused:
-            messages = "the message" if self.messages == 1 else f"{event.refused} messages"
+            messages = "1 message was" if event.refused == 1 else f"{event.refused} messages were"
             text = f"{where}: {messages} refused: {event.reason}"
             if self.ticket is None:
                 report(Refusal(event.refused, event.reason))

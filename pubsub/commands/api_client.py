@@ -21,7 +21,7 @@ from http.client import (
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from pubsub.commands.destination import Destination
+from pubsub.commands.destination import ADVICE_OF_OWN_TOPICS, Destination
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.wire.client_tls_files import client_context
 from pubsub.wire.connect_errors import why_not
@@ -222,6 +222,8 @@ class Api:
         code = str(details.get("error", ""))
         text = str(details.get("message", "") or f"HTTP {response.status} {response.reason}")
         advice = _ADVICE.get(code)
+        if code == "not-authorized" and str(details.get("topic", "")).startswith("$SYS/"):
+            advice = ADVICE_OF_OWN_TOPICS
         return RequestFailed(
             f"{self._url}: {text}" + (f"; {advice}" if advice else ""), code, details
         )

@@ -87,7 +87,7 @@ def advice(where: Destination) -> Iterator[None]:
     try:
         yield
     except ConnectFailed as error:
-        hint = where.hint_of_refusal() if error.refused else where.hint()
+        hint = where.hint_of_refusal(str(error)) if error.refused else where.hint()
         raise CommandError(f"{error}; {hint}") from None
     except (NotPublished, SubscriptionRefused) as error:
         raise CommandError(f"{error}{where.hint_of_right(str(error))}") from None

@@ -21,11 +21,18 @@ _CHANGED = (
 _SECRETS = ("token_file", "password_file")
 # Protocols whose clients log in with passwords; the others have tokens, or neither.
 _WITH_PASSWORDS = ("cafe", "nsd", "spot")
+# Not those of other packages, which may have passwords.
+_WITHOUT_PASSWORDS = ("http", "https", "fast", "rheos")
 # Parts of the reasons for refusals, as the protocols have them.
 _NO_RIGHT = (
     "not-authorized", "not authorized", "unauthorized", "permission denied", "missing_permission",
     "wrong_queue_key",
 )  # fmt: skip
+_OWN_TOPIC = "'$SYS/"
+ADVICE_OF_OWN_TOPICS = (
+    "it is a topic of the broker itself: name it in the broker's setting grant, or in an access "
+    "rule"
+)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -65,6 +72,11 @@ class Destination:
         """
         if self.user is None:
             return self.url
+        if self._protocol in _WITHOUT_PASSWORDS:
+            raise ConfigurationError(
+                f"a user is for cafe, nsd and spot, not for {self.url}; leave it out, and give a "
+                "token with --token-file or PUBSUB_TOKEN if one is needed"
+            )
         password = read_password(self.password_file, environment)
         if not password:
             raise ConfigurationError(
@@ -83,8 +95,8 @@ class Destination:
             )
         if self.api is None:
             raise ConfigurationError(
-                f"{self.url} has no history: name the broker's HTTP API with --api or PUBSUB_API, "
-                f"such as {DEFAULT_URL}"
+                f"{self.url} has neither the history nor the state of the broker: name its HTTP "
+                f"API with --api or PUBSUB_API, such as {DEFAULT_URL}"
             )
         return self.api
 
@@ -104,9 +116,15 @@ class Destination:
             return "check the URL, as each protocol has a port of its own, and that the broker runs"
         return "start one with twistd -n pubsub, or name one with --url or pubsub context add"
 
-    def hint_of_refusal(self) -> str:
-        """Return the remedy if the broker does not admit the client."""
+    def hint_of_refusal(self, reason: str) -> str:
+        """Return the remedy if the broker does not admit the client, for ``reason``."""
         if self.user is not None:
+            # Of cafe: also for a user without the right to the first topic.
+            if "UNAUTHORIZED" in reason:
+                return (
+                    "check the password, and that the user may use the topic; another is given "
+                    "with --user and --password-file"
+                )
             return "give a valid user and password with --user and --password-file"
         if self.token() is not None:
             return "give a valid token with --token-file or PUBSUB_TOKEN"
@@ -118,13 +136,19 @@ class Destination:
         """Return ``; `` and the remedy if ``reason`` is that of a client without the right."""
         if not any(one in reason.lower() for one in _NO_RIGHT):
             return ""
+        if _OWN_TOPIC in reason:
+            return f"; {ADVICE_OF_OWN_TOPICS}"
         if self._has_passwords:
             return "; the broker's access rules decide: give a user that may, with --user"
         return "; give a token that permits it with --token-file or PUBSUB_TOKEN"
 
     @property
+    def _protocol(self) -> str:
+        return urlsplit(self.url).scheme.partition("+")[0]
+
+    @property
     def _has_passwords(self) -> bool:
-        return urlsplit(self.url).scheme.partition("+")[0] in _WITH_PASSWORDS
+        return self._protocol in _WITH_PASSWORDS
 
 
 def destination_options(command: _Command) -> _Command:

@@ -97,10 +97,25 @@ class PubTests(ClientCase):
         self.client.notices = []
         for error in (
             SubscriptionRefused("the subscription to 'a' was refused: UNAUTHORIZED"),
-            NotPublished("the message refused: UNAUTHORIZED", 1, 1),
+            NotPublished("1 message was refused: UNAUTHORIZED", 1, 1),
         ):
             self.error = error
             assert self.one_line("pub", "a", "x", *CAFE) == f"pubsub: {error}; {user}\n"
+
+    def test_the_topics_of_the_broker_itself_have_a_remedy_of_their_own(self) -> None:
+        remedy = (
+            "it is a topic of the broker itself: name it in the broker's setting grant, or in an "
+            "access rule\n"
+        )
+        self.error = SubscriptionRefused(
+            "the subscription to '$SYS/stats' was refused: UNAUTHORIZED"
+        )
+        for where in (CAFE, ("--url=http://h:1",)):
+            assert self.one_line("sub", "$SYS/stats", *where).endswith(f"UNAUTHORIZED; {remedy}")
+        refusal = {"error": "not-authorized", "message": "permission denied", "topic": "$SYS/stats"}
+        with patch.object(self.api, "answer", return_value=(403, [refusal])):
+            line = self.one_line("tail", "$SYS/stats", API)
+            assert line.endswith(f": permission denied; {remedy}")
 
     def test_the_lines_before_one_that_cannot_be_published(self) -> None:
         lines = "".join(f"{number}\n" for number in range(1, 40_000))
@@ -150,6 +165,11 @@ class PubTests(ClientCase):
         password = f"--password-file={self.file('password', b'sesame')}"
         assert self.one_line("pub", "a", "x", "--user=bob", password, *CAFE) == (
             "pubsub: bad-token; give a valid user and password with --user and --password-file\n"
+        )
+        self.error = ConnectFailed("the broker refused the client: UNAUTHORIZED", refused=True)
+        assert self.one_line("pub", "a", "x", "--user=bob", password, *CAFE).endswith(
+            "UNAUTHORIZED; check the password, and that the user may use the topic; another is "
+            "given with --user and --password-file\n"
         )
 
 

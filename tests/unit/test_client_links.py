@@ -398,7 +398,10 @@ class PublisherTests(LinkCase):
         client = runtime.client("rheos", on_event=self.notices.append)
         runtime.run(client.publish("news", b"x"))
         runtime.run(client.publish_many("news", [b"x", b"y"]))
-        raised(NotPublished, runtime.begin(client.publish("news", b"x", confirm=True)).result)
+        error = raised(
+            NotPublished, runtime.begin(client.publish("news", b"x", confirm=True)).result
+        )
+        assert ": 1 message was refused: " in str(error)
         refusals = [notice for notice in self.notices if isinstance(notice, Refusal)]
         assert sum(notice.count for notice in refusals) == 3
 

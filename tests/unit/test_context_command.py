@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -273,6 +274,10 @@ class DestinationTests(ContextCase):
         ):
             with pytest.raises(ConfigurationError, match="has no password here"):
                 missing.login_url({})
+        for url in ("http://h", "https://h", "http+tls://h", "fast://h", "rheos+tls://h"):
+            found = self.resolve(url=url, user="bob", password_file=password)
+            with pytest.raises(ConfigurationError, match=f"not for {re.escape(url)}; .* a token"):
+                found.login_url({})
         for url in ("cafe://bob:hunter2@h", "cafe://:hunter2@h", "cafe://@h"):
             with pytest.raises(ConfigurationError, match="--password-file") as caught:
                 self.resolve(url=url)
