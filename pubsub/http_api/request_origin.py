@@ -86,7 +86,11 @@ class RequestOrigin:
             return False
         if not self._is_origin(origin):
             # Any web page can make a browser send requests here.
-            raise ApiError(FORBIDDEN, "origin", f"cross-origin request from {origin} refused")
+            raise ApiError(
+                FORBIDDEN,
+                "origin",
+                f"cross-origin request from {origin} refused; add it to the setting http-origins",
+            )
         request.responseHeaders.setRawHeaders("Access-Control-Allow-Origin", [origin])
         request.responseHeaders.setRawHeaders("Access-Control-Expose-Headers", [_EXPOSED])
         request.responseHeaders.setRawHeaders("Vary", ["Origin"])

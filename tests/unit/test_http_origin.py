@@ -50,6 +50,11 @@ class HostTests(SynchronousTestCase):
             "Host evil.example is not a name of this broker; add it to the setting http-hosts"
         )
         assert self.house.broker.counters.refusals["http", "host"] == 1
+        answer = self.house.get("/v1/bounds", Origin="http://app.example")
+        assert answer.json["message"] == (
+            "cross-origin request from http://app.example refused; add it to the setting "
+            "http-origins"
+        )
 
     def test_a_page_whose_name_is_bound_to_the_broker_is_refused(self) -> None:
         answer = self.house.get("/v1/bounds", Host="evil.example", Origin="http://evil.example")
