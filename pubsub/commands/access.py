@@ -10,6 +10,7 @@ import click
 
 from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.identity import ANONYMOUS, PROOFS, TOKEN, Identity
+from pubsub.commands.file_name import file_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ class _DescribedClient:
 
 
 @access.command()
-@click.option("--config", required=True, metavar="FILE", help="The broker's configuration file.")
+@file_option("--config", help="The broker's configuration file.", required=True)
 @click.option("--identity", help="The name of the client; without it the client is anonymous.")
 @click.option("--proof", type=click.Choice(PROOFS), help="What proves the name; default token.")
 @click.option("--issuer", metavar="ID", help="The table [keys.ID] that has verified the token.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.file_name import FILE_NAME, file_option
 
 if TYPE_CHECKING:
     from pubsub.server.configuration import Config
@@ -16,10 +17,8 @@ _RESTART = 3
 
 
 @click.command("check-config")
-@click.argument("file", metavar="FILE")
-@click.option(
-    "--against", metavar="FILE", help="Compare with this file, as if a broker ran with it."
-)
+@click.argument("file", metavar="FILE", type=FILE_NAME)
+@file_option("--against", help="Compare with this file, as if a broker ran with it.")
 @destination_options
 @click.pass_context
 def check_config(context: click.Context, file: str, against: str | None) -> int:

@@ -11,6 +11,7 @@ import click
 
 from pubsub.commands.contexts import Context, changed, check_name, load
 from pubsub.commands.destination import complete_context, split_user
+from pubsub.commands.file_name import file_option
 from pubsub.errors import ConfigurationError
 
 
@@ -24,12 +25,12 @@ def context() -> None:
 @click.argument("url")
 @click.option("--api", metavar="URL", help="The broker's HTTP API, for its history.")
 @click.option("--client-id", metavar="ID", help="The name or id of this client on the wire.")
-@click.option("--token-file", metavar="FILE", help="File with the token; read when it is needed.")
+@file_option("--token-file", help="File with the token; read when it is needed.")
 @click.option("--user", metavar="NAME", help="The user, where the wire has passwords.")
-@click.option("--password-file", metavar="FILE", help="File with the user's password.")
-@click.option("--tls-ca", metavar="FILE", help="Certificates of the authorities to trust, in PEM.")
-@click.option("--tls-cert", metavar="FILE", help="The client's certificate, in PEM.")
-@click.option("--tls-key", metavar="FILE", help="The key of the certificate, in PEM.")
+@file_option("--password-file", help="File with the user's password.")
+@file_option("--tls-ca", help="Certificates of the authorities to trust, in PEM.")
+@file_option("--tls-cert", help="The client's certificate, in PEM.")
+@file_option("--tls-key", help="The key of the certificate, in PEM.")
 @click.option("--replace", is_flag=True, help="Replace a context of this name.")
 def add(
     name: str, url: str, api: str | None, client_id: str | None, user: str | None, replace: bool,

@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import click
 
+from pubsub.commands.file_name import FILE_NAME
 from pubsub.commands.new_file import write_new
 from pubsub.errors import StartError
 
 
 @click.command("curve-key")
-@click.argument("file")
+@click.argument("file", type=FILE_NAME)
 def curve_key(file: str) -> None:
     """Write a new secret key to FILE, and its public key to FILE.pub.
 

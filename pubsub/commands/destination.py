@@ -12,6 +12,7 @@ import click
 
 from pubsub.commands.contexts import Context, load
 from pubsub.commands.credential_texts import read_password, read_token
+from pubsub.commands.file_name import FILE_NAME
 from pubsub.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7080"
@@ -159,6 +160,7 @@ def destination_options(command: _Command) -> _Command:
         command = click.option(
             name, metavar=metavar, help=help, expose_value=False, callback=_remember,
             shell_complete=complete_context if name == "--context" else None,
+            type=FILE_NAME if metavar == "FILE" else None,
         )(command)  # fmt: skip
 
     option("--tls-key", "The key of the client's certificate, in PEM.", "FILE")

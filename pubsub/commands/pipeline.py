@@ -70,10 +70,17 @@ class JobCommand(click.Command):
         """See click.Command."""
         from click.shell_completion import CompletionItem
 
+        actions = self.parser(ctx.command_path)._actions
+        options = {name: action for action in actions for name in action.option_strings}
+        before = options.get(ctx.args[-1]) if ctx.args else None
+        if before is not None and before.nargs is None:
+            if before.choices is None:
+                return [CompletionItem(incomplete, type="file")]
+            names = map(str, before.choices)
+            return [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return [
             CompletionItem(name, help=action.help)
-            for action in self.parser(ctx.command_path)._actions
-            for name in action.option_strings
+            for name, action in options.items()
             if name.startswith(incomplete)
         ]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.file_name import file_option
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.waiting_input import read_all
 from pubsub.commands.whole_number import WholeNumber
@@ -61,7 +62,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 @click.command("pub")
 @click.argument("topic")
 @click.argument("message", required=False)
-@click.option("--file", "-f", metavar="FILE", help="Publish the content of FILE as one message.")
+@file_option("--file", "-f", help="Publish the content of FILE as one message.")
 @click.option(
     "--count", "-n", type=WholeNumber(1), metavar="N",
     help="Publish the message N times, or N lines at the most.",

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from pubsub.commands.file_name import file_option
+
 _KeyCommand = Callable[..., Any]
 
 
@@ -14,9 +16,7 @@ def queue_key_options(help: str) -> Callable[[_KeyCommand], _KeyCommand]:
     """Add ``--queue-key`` with this help, and ``--queue-key-file``; see ``given_queue_key``."""
 
     def add(command: _KeyCommand) -> _KeyCommand:
-        command = click.option("--queue-key-file", metavar="FILE", help="File with the queue key.")(
-            command
-        )
+        command = file_option("--queue-key-file", help="File with the queue key.")(command)
         seen = f"{help}; other users can read it in the process list."
         return click.option("--queue-key", metavar="KEY", help=seen)(command)
 

@@ -17,6 +17,7 @@ import click
 
 from pubsub.commands.daemon_work import in_daemon_thread
 from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.file_name import file_option
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, choose
 from pubsub.commands.message_source import MOST_BYTES, MOST_MESSAGES
@@ -58,7 +59,7 @@ class ReplayRange:
     help="The end, exclusive (default: latest, the end when the command starts).",
 )  # fmt: skip
 @click.option("--into", metavar="TOPIC", help="Publish the messages on this topic.")
-@click.option("--output", "-o", metavar="FILE", help="Write them to this new file; - for stdout.")
+@file_option("--output", "-o", help="Write them to this new file; - for stdout.")
 @click.option(
     "--format", "-F", "format_name", type=click.Choice(NAMES), default="json", show_default=True,
     help="How they are written.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pubsub.commands.file_name import FILE_NAME
 from pubsub.commands.new_file import write_new
 from pubsub.errors import StartError
 
@@ -11,7 +12,7 @@ _BYTES = 48
 
 
 @click.command("secret")
-@click.argument("file")
+@click.argument("file", type=FILE_NAME)
 def secret(file: str) -> None:
     """Write a new master secret to FILE, which only its owner can read.
 

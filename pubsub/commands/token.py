@@ -20,6 +20,7 @@ from jwt.warnings import InsecureKeyLengthWarning
 from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 from pubsub.broker.tokens import ALL
+from pubsub.commands.file_name import file_option
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
 from pubsub.small_file import read_bounded
 
@@ -99,17 +100,26 @@ def _further_claim(claim: str) -> tuple[str, str | int]:
     return name, int(value)
 
 
+def _complete_permission(
+    _context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[str]:
+    # The shell would replace * by the names of files.
+    return [one for one in ACTIONS if one.startswith(incomplete)]
+
+
 @token.command("make")
-@click.option(
-    "--secret-file", required=True, metavar="FILE",
+@file_option(
+    "--secret-file",
     help="File with the master secret, or with a private key in PEM for EdDSA.",
-)  # fmt: skip
+    required=True,
+)
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="HS256")
 @click.option("--kid", help="Id of the secret in the broker's [keys] table.")
 @click.option("--sub", help="Subject: the client that the token is for.")
 @queue_key_options("Queue key of the client's topics, which fast needs")
 @click.option(
     "--permission", multiple=True, type=click.Choice([*ACTIONS, ALL]),
+    shell_complete=_complete_permission,
     help="A permission, * for all; may be repeated.",
 )  # fmt: skip
 @click.option(

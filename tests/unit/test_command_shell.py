@@ -58,6 +58,23 @@ class ToolTests(CommandCase):
         assert "plain,--to" in self.complete("pubsub pipeline archive --t", 3)
         assert "plain,earliest" in self.complete("pubsub sub t --from e", 4)
 
+    def test_the_names_of_files_are_left_to_the_shell(self) -> None:
+        for words in (
+            "pubsub pub t -f", "pubsub secret", "pubsub curve-key", "pubsub check-config",
+            "pubsub check-config a --against", "pubsub status --tls-ca", "pubsub passwd",
+            "pubsub context add a b --token-file", "pubsub replay t -o", "pubsub history backup",
+            "pubsub token make --secret-file", "pubsub token make --queue-key-file",
+            "pubsub access explain --config", "pubsub pipeline archive --to",
+        ):  # fmt: skip
+            assert self.complete(f"{words}\nx", len(words.split())) == "file,x\n", words
+        found = self.complete("pubsub pipeline archive --format d", 4)
+        assert found == "plain,delta\n"
+
+    def test_a_permission_that_is_a_wildcard_of_the_shell_is_left_out(self) -> None:
+        found = self.complete("pubsub token make --permission", 4).splitlines()
+        assert "plain,publish" in found
+        assert "plain,*" not in found
+
 
 class EndTests(CommandCase):
     """Exit codes"""
