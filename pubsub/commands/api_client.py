@@ -25,7 +25,7 @@ from pubsub.commands.destination import ADVICE_OF_OWN_TOPICS, Destination
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.wire.client_tls_files import client_context
 from pubsub.wire.connect_errors import why_not
-from pubsub.wire.foreign_protocols import reply_problem
+from pubsub.wire.foreign_protocols import status_problem
 
 _SECONDS = 30.0
 _PAGE = 1000
@@ -193,10 +193,8 @@ class Api:
         """Return why a request failed; the reply of another protocol is not shown."""
         if not isinstance(error, BadStatusLine):
             return why_not(error)
-        is_empty, is_tls = isinstance(error, RemoteDisconnected), self._parts.scheme != "http"
-        first = b"" if is_empty else str(error.args[0]).encode("latin-1")
-        unknown = "the broker closed the connection" if is_empty else "the reply is not one of HTTP"
-        return reply_problem(first, "http", is_tls) or unknown
+        line = "" if isinstance(error, RemoteDisconnected) else str(error.args[0])
+        return status_problem(line, self._parts.scheme != "http")
 
     def _connection(self) -> HTTPConnection:
         host, given = self._parts.hostname or "", self._parts.port

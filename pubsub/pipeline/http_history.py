@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from pubsub.pipeline.history import (
 )
 from pubsub.pipeline.reader_lease import ReaderInUse
 from pubsub.wire.connect_errors import why_not
+from pubsub.wire.foreign_protocols import status_problem
 
 SOURCE, SINK = "source", "sink"
 _EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
@@ -77,7 +79,8 @@ class HttpApi:
             self._running = True
         except HistoryUnreachable as error:
             raise Unreachable(
-                f"{self._side}: the broker at {self.url} cannot be reached: {_root_cause(error)}"
+                f"{self._side}: the broker at {self.url} cannot be reached: "
+                f"{_root_cause(error, self.url.startswith('https:'))}"
             ) from None
         except HistoryError as error:
             text = f"{self._side}: the broker at {self.url}: {error.code}: {error}"
@@ -119,11 +122,14 @@ class HttpApi:
         return Unreachable(found) if self._running else HistoryRefused(found)
 
 
-def _root_cause(error: BaseException) -> str:
+def _root_cause(error: BaseException, is_tls: bool) -> str:
     """Return the first failure, such as "connection refused", or the text of a status."""
     inner = error.__cause__ or next((one for one in error.args if isinstance(one, Exception)), None)
     if inner is not None:
-        return _root_cause(inner)
+        return _root_cause(inner, is_tls)
+    if isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+        # The reply of another protocol is not shown.
+        return status_problem(str(error.args[0]), is_tls)
     return why_not(error).strip() if isinstance(error, Exception) else str(error)
 
 

@@ -47,6 +47,15 @@ def reply_problem(data: bytes, expected: str, is_tls: bool) -> str:
     return ""
 
 
+def status_problem(line: str, is_tls: bool) -> str:
+    """Return why a server does not speak HTTP, by what it sent in the place of a status line.
+
+    ``line`` is in Latin-1, as ``http.client`` has it; empty for a server that has sent nothing.
+    """
+    unknown = "the reply is not one of HTTP" if line else "the broker closed the connection"
+    return reply_problem(line.encode("latin-1"), "http", is_tls) or unknown
+
+
 def begins_tls(data: bytes) -> bool:
     """Return whether ``data``, the first bytes of a client, begin a handshake of TLS."""
     return _CLIENT_HELLO.match(data) is not None

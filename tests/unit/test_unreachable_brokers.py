@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from http.client import BadStatusLine, RemoteDisconnected
 
 import pytest
 import urllib3
@@ -42,3 +43,13 @@ class UnreachableTests(TestCase):
         closed = ProtocolError("Connection aborted.", ConnectionResetError("closed early"))
         assert unreachable(closed) == "cannot be reached: closed early"
         assert unreachable(SSLError(TimeoutError())) == "cannot be reached: it does not answer"
+
+    def test_the_port_of_another_protocol(self) -> None:
+        for line, text in (
+            ("\xfe\xca\xff\1\0\0\0\7", "the port speaks cafe, not http"),
+            ("\0\x1b[2J", "the reply is not one of HTTP"),
+        ):
+            error = ProtocolError("Connection aborted.", BadStatusLine(line))
+            assert unreachable(error) == f"cannot be reached: {text}"
+        error = ProtocolError("Connection aborted.", RemoteDisconnected("Remote end closed"))
+        assert unreachable(error) == "cannot be reached: Remote end closed"
