@@ -51,7 +51,14 @@ def _readings(api: Api, watch: bool) -> Iterator[dict[str, Any]]:
     if not watch:
         yield api.get("/v1/status")
         return
+    from pubsub.commands.api_client import RequestFailed
+
     for line in api.lines("/v1/status", {"follow": 1, "format": "jsonl"}):
+        if "end" in line:
+            reason = visible(str(line["end"].get("reason")))
+            raise RequestFailed(
+                f"the broker has ended the status: {reason}; repeat the command to continue"
+            )
         if "version" in line:
             yield line
 

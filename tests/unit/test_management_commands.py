@@ -172,6 +172,16 @@ class CommandTests(SynchronousTestCase):
         del found["name"]
         assert "): ready, " in next(page(found))
 
+    def test_a_broker_that_stops_while_it_is_watched(self) -> None:
+        self.answers["/v1/refusals"] = {"items": [], "next": None}
+        ready = {**_status(), "ready": True, "attention": []}
+        lines = [ready, {"end": {"reason": "stopped"}}]
+        with patch.object(Api, "lines", lambda *_: iter(lines)):
+            error = raised(RequestFailed, self.run_it, status, "--watch")
+            assert str(error).startswith("the broker has ended the status: stopped; ")
+            lines.pop()
+            assert ": ready, " in self.run_it(status, "--watch")
+
     def test_the_status_has_what_is_shared_with_other_brokers(self) -> None:
         found = {**_status(), "refusals": []}
         assert not any(line.startswith("backplane") for line in page(found))
