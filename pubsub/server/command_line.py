@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from getopt import GetoptError
 from importlib.metadata import version
+from typing import Any
 
 from twisted.python import usage
 
@@ -98,7 +99,22 @@ class Options(usage.Options):
     def read(self) -> Config:
         """Read the file again and return the configuration; raises ConfigurationError."""
         document = read_file(self._file) if self._file else {}
-        return merge(self._protocols, self._line, document)
+        try:
+            return merge(self._protocols, self._line, document)
+        except ConfigurationError as error:
+            if not self._is_of_file(document, str(error)):
+                raise
+            raise ConfigurationError(f"{self._file}: {error}") from None
+
+    def _is_of_file(self, document: Mapping[str, Any], problem: str) -> bool:
+        """Return whether the file has this problem without the command line."""
+        if not document:
+            return False
+        try:
+            merge(self._protocols, CommandLine(), document)
+        except ConfigurationError as error:
+            return str(error) == problem
+        return False
 
     def opt_help(self) -> None:
         """Print this help and exit."""

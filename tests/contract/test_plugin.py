@@ -97,7 +97,7 @@ def test_its_settings_can_be_in_a_file(start: Start, home: Path) -> None:
     config.write_text("[toy]\nshuot = true\n")
     result = run([f"--config={config}"], home, env=path(home))
     assert result.returncode == 1
-    assert result.stderr == "pubsub: [toy] shuot: no such setting; did you mean shout?\n"
+    assert result.stderr == f"pubsub: {config}: [toy] shuot: no such setting; did you mean shout?\n"
 
 
 def test_an_unusable_plugin_cache_is_ignored(home: Path) -> None:

@@ -128,7 +128,7 @@ def test_sighup_adds_and_removes_secrets(start: Start, tmp_path: Path) -> None:
 
         configure(extra="histroy = 5")
         os.kill(broker.pid, signal.SIGHUP)
-        broker.wait_line("reload failed, nothing is changed: histroy")
+        broker.wait_line(f"reload failed, nothing is changed: {config}: histroy")
         two.send(publish(tokens["second"], b"z"))
         assert two.texts(1) == [b"z"]
     records = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]

@@ -232,7 +232,15 @@ class MistakeTests(SynchronousTestCase):
         self.refuses(f"{missing}: No such file", f"--config={missing}")
         wrong = scratch(self) / "wrong.toml"
         wrong.write_text("max-topic = 1")
-        self.refuses("did you mean max-topics?", f"--config={wrong}")
+        self.refuses(f"{wrong}: max-topic: no such setting; did you", f"--config={wrong}")
+
+    def test_an_error_names_the_file_that_has_it(self) -> None:
+        file = scratch(self) / "pubsub.toml"
+        file.write_text("max-topics = 'many'\n")
+        self.refuses(f"pubsub: {file}: max-topics: expected", f"--config={file}")
+        file.write_text("max-topics = 5\n")
+        self.refuses("pubsub: max-topics: expected", f"--config={file}", "--max-topics=many")
+        self.refuses("pubsub: max-topics: expected", "--max-topics=many")
 
 
 class HelpTests(SynchronousTestCase):
