@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
     from nats.js import JetStreamContext
+    from nats.js.api import ClusterInfo
     from twisted.internet.defer import Deferred
 
     from pubsub.backplane.replica_stream import StreamWatcher
@@ -116,6 +117,10 @@ class HistoryStream:
         # The engine keeps the time to the nanosecond; all of its servers say the same.
         self.identity = "" if info.created is None else info.created.isoformat()
         state = info.state
+        # Of a stream without messages, nothing arrives that could be waited for.
+        last = int(state.last_seq if state.messages else min(state.last_seq, after))
+        if last < after and not _is_agreed(info.cluster):
+            raise StreamAway("a server of the engine that was cut off has not caught up yet")
         consumer = await self._js.add_consumer(
             STREAM,
             ConsumerConfig(
@@ -130,8 +135,7 @@ class HistoryStream:
         reader = _Puller(client, consumer.name)
         await reader.begin()
         self._reader = reader
-        # Of a stream without messages, nothing arrives that could be waited for.
-        return int(state.last_seq if state.messages else min(state.last_seq, after))
+        return last
 
     async def fetch(self) -> Sequence[StreamMessage]:
         """See ``ReplicaStream``."""
@@ -230,6 +234,18 @@ class _Puller:
 def _ends_pull(message: Msg) -> bool:
     description = (message.headers or {}).get("Description", "").lower()
     return "maxbytes" in description or "batch completed" in description
+
+
+def _is_agreed(cluster: ClusterInfo | None) -> bool:
+    """Return whether most servers of the stream have what the answer says.
+
+    A server that was cut off answers while the others elect a leader, and without one.
+    """
+    replicas = (cluster.replicas if cluster is not None else None) or []
+    if cluster is None or not replicas:
+        return True
+    current = 1 + sum([bool(one.current) for one in replicas])
+    return bool(cluster.leader) and 2 * current > 1 + len(replicas)
 
 
 def _check(found: StreamConfig, wanted: StreamConfig) -> None:
