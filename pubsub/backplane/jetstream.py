@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _NO_LEADER, _EXISTS, _OVERLAP = 10008, 10058, 10065
 
 
+class NoLeader(TimeoutError):
+    """Most servers of the cluster are away."""
+
+
 @contextmanager
 def permitted(last_error: Callable[[], str]) -> Iterator[None]:
     """Raise Unusable in place of TimeoutError for requests that the account may not make.
@@ -47,7 +51,7 @@ async def check_jetstream(client: Client, seconds: float) -> None:
         raise
     except NatsError as error:
         if isinstance(error, APIError) and error.err_code == _NO_LEADER:
-            raise TimeoutError("most servers of its cluster are away") from None
+            raise NoLeader("most servers of its cluster are away") from None
         raise Unusable(
             "it has no JetStream for this account; enable it in the server's configuration"
         ) from None

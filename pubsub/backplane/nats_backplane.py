@@ -84,8 +84,10 @@ class NatsBackplane:
         self._queued = 0
         self._connections = 0
         self._away_since: float | None = None
+        self._cut_off_at: float | None = None
         self.gate = Gate()
         self.trouble: str | None = _AT_START
+        self._server = ""
         self.complaint = ""
         self.limit = _LIMIT
         self.link = secrets.randbits(64)
@@ -162,6 +164,7 @@ class NatsBackplane:
             "subscriptions": len(self._coverage),
             "queued_bytes": self._queued,
             "reconnects": max(self._connections - 1, 0),
+            "cut_off": self._cut_off_at is not None,
         }
 
     # Once a reactor tick
@@ -211,7 +214,7 @@ class NatsBackplane:
     def connected(self, server: str, limit: int) -> None:
         """See ``Watcher``."""
         self._connections += 1
-        self.trouble, self.complaint = None, ""
+        self.trouble, self.complaint, self._server = None, "", server
         self._unusable.clear()
         self.limit = limit
         self.link = secrets.randbits(64)
@@ -261,7 +264,7 @@ class NatsBackplane:
         self._leave(reason, silence)
 
     def _leave(self, reason: str, silence: float = 0.0) -> None:
-        self.trouble = reason
+        self.trouble, self._cut_off_at = reason, None
         if self._away_since is None:
             # An engine that is silent for longer than between two pings forwards nothing either.
             self._away_since = self._reactor.seconds() - silence * (silence > PING)
@@ -284,6 +287,25 @@ class NatsBackplane:
         if now - self._complained >= _COMPLAINTS:
             self._complained = now
             log.warn("backplane: the engine reports: {reason}", reason=reason)
+
+    def cut_off(self, is_cut_off: bool) -> None:
+        """See ``Watcher``."""
+        since, now = self._cut_off_at, self._reactor.seconds()
+        if is_cut_off and since is None:
+            self._cut_off_at = now
+            log.warn(
+                "backplane: most servers of the engine's cluster are away, or {server} is cut off "
+                "from them: live messages reach only the brokers at this server",
+                server=self._server,
+            )
+        elif not is_cut_off and since is not None:
+            self._cut_off_at = None
+            log.warn(
+                "backplane: most servers of the engine's cluster are there again; subscribers here "
+                "may have missed live messages of other brokers in the {seconds:.0f} s before, "
+                "except those of a shared history",
+                seconds=now - since,
+            )
 
     def arrived(self) -> None:
         """See ``Watcher``."""

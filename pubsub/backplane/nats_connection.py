@@ -21,6 +21,7 @@ from nats.errors import Error as NatsError
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
+from pubsub.backplane.cluster_watch import watch_cluster
 from pubsub.backplane.engine_client import EngineClient
 from pubsub.backplane.engine_errors import is_denial, reason_of_end, text_of_error
 from pubsub.backplane.engine_url import EngineOptions, shown
@@ -60,8 +61,6 @@ _CONNECT, _PAUSE, PING, _FLUSH = 2.0, 0.5, 5, 10
 _UNANSWERED = 1024**2
 # Seconds that closing a connection takes at most, and the end of all.
 _CLOSE, _END = 2.0, 6.0
-# Seconds between two looks at whether the connection is open.
-_WATCH = 1.0
 # Bytes up to which envelopes are sent together.
 _TOGETHER = 64 * 1024
 
@@ -336,8 +335,7 @@ class NatsConnection:
             await check_jetstream(client, _CONNECT)
             if self.history is None and await others_share(client):
                 self._call(self._watcher.complained, _OTHERS_SHARE, True)
-        while not client.is_closed:
-            await asyncio.sleep(_WATCH)
+        await watch_cluster(client, lambda one: self._call(self._watcher.cut_off, one))
 
     # Subscriptions and messages
 

@@ -53,6 +53,9 @@ class Watcher(Protocol):
         A ``lasting`` one needs a change of settings.
         """
 
+    def cut_off(self, is_cut_off: bool) -> None:
+        """Whether the server lacks most others of its cluster; called again and again."""
+
     def arrived(self) -> None:
         """There is something to ``take``."""
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 from pubsub.http_api.metric_family import COUNTER, GAUGE, Family, Reading, Samples, value
 
 
+def _is_connected(reading: Reading) -> Samples:
+    """A server that is cut off from the others does not pass messages on to them."""
+    found = reading.figures.get("backplane", {})
+    if "connected" not in found:
+        return ()
+    return (((), float(found["connected"] and not found.get("cut_off", False))),)
+
+
 def _is_shared(reading: Reading) -> Samples:
     """Sessions that fail begin again twice a second: a reason lasts until none has failed."""
     found = reading.figures.get("backplane", {})
@@ -17,9 +25,10 @@ BACKPLANE = (
     Family(
         "pubsub_backplane_connected",
         GAUGE,
-        "1 while the engine of the backplane is there; only with a backplane.",
+        "1 while the engine of the backplane is there, with most servers of its cluster; only "
+        "with a backplane.",
         (),
-        value("backplane", "connected"),
+        _is_connected,
     ),
     Family(
         "pubsub_backplane_sent_messages",

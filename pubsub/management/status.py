@@ -71,6 +71,13 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "messages wait at this broker, and publishes to sync topics fail; check the stream "
             "pubsub_history and the limits of the engine",
         )
+    if backplane.get("cut_off"):
+        yield _notice(
+            WARNING,
+            "most servers of the backplane's cluster are away, or cut off from this broker's",
+            "live messages reach only the brokers at the same server, and new topics wait; look "
+            "at the servers of NATS and the network between them",
+        )
     if backplane.get("complaint"):
         yield _notice(
             WARNING,

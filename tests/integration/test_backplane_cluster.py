@@ -171,6 +171,33 @@ def test_a_broker_starts_while_most_nodes_are_away(start: Start, tmp_path: Path)
         broker.wait_line(CONNECTED)
 
 
+def test_a_node_that_lacks_most_others(start: Start, tmp_path: Path) -> None:
+    """It passes messages on between its own brokers, so that nothing else shows it."""
+
+    def shown() -> list[str]:
+        url = f"http://{HOST}:{broker.port('http')}"
+        with urllib.request.urlopen(f"{url}/v1/status") as answer:
+            notices = [one["what"] for one in json.loads(answer.read())["attention"]]
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            samples = answer.read().decode().splitlines()
+        return notices + [one for one in samples if one.startswith("pubsub_backplane_connected")]
+
+    with nats_cluster(tmp_path) as cluster:
+        broker = join(start, cluster.url(0))
+        for node in cluster.nodes[1:]:
+            node.kill()
+        broker.wait_line(r"most servers of the engine's cluster are away, or nats://.* is cut off")
+        assert shown() == [
+            "most servers of the backplane's cluster are away, or cut off from this broker's",
+            "pubsub_backplane_connected 0.0",
+        ]
+        for node in cluster.nodes[1:]:
+            node.start()
+        broker.wait_line(r"most servers of the engine's cluster are there again")
+        assert shown() == ["pubsub_backplane_connected 1.0"]
+        assert len(re.findall(CONNECTED, broker.output)) == 1
+
+
 def test_a_way_that_stops_for_a_moment_loses_nothing(start: Start, tmp_path: Path) -> None:
     with nats_server(tmp_path) as server, wire_to(server.port) as wire:
         behind, beside = join(start, f"nats://{HOST}:{wire.port}"), join(start, server.url)

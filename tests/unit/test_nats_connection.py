@@ -254,6 +254,26 @@ class ReasonTests(SynchronousTestCase):
             backplane.connected("nats://engine:4222", 2**20)
             assert f"in the {missed} s before" in lines[-1]
 
+    def test_a_server_that_is_cut_off(self) -> None:
+        clock, lines = Clock(), logged(self)
+        backplane = NatsBackplane(
+            cast(Any, OPTIONS), clock, lambda call: None, lambda *dropped: None
+        )
+        backplane.connected("nats://engine:4222", 1024**2)
+        del lines[:]
+        for is_cut_off in (False, True, True, False, False):
+            backplane.cut_off(is_cut_off)
+            assert backplane.figures()["cut_off"] == is_cut_off
+            clock.advance(5)
+        cut, healed = lines
+        assert "or nats://engine:4222 is cut off from them" in cut
+        assert "there again" in healed
+        assert "in the 10 s before" in healed
+        # The end of the connection says more.
+        backplane.cut_off(True)
+        backplane.away("it does not answer in time")
+        assert not backplane.figures()["cut_off"]
+
     def test_one_server_is_away_and_another_one_is_unusable(self) -> None:
         clock, lines = Clock(), logged(self)
         backplane = NatsBackplane(

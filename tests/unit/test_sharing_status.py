@@ -38,6 +38,14 @@ class SharingStatusTests(SynchronousTestCase):
         expected = f"the backplane reports: {violation}"
         assert expected in [one["what"] for one in attention]
 
+    def test_a_server_that_is_cut_off(self) -> None:
+        broker = make_broker()
+        stats = {**broker.statistics.snapshot(), "backplane": {"trouble": "", "cut_off": True}}
+        with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+            attention = status_of(broker.statistics, broker.readiness)["attention"]
+        expected = "most servers of the backplane's cluster are away, or cut off from this broker's"
+        assert expected in [one["what"] for one in attention]
+
     def test_brokers_with_other_secrets(self) -> None:
         broker = make_broker()
         stats = {**broker.statistics.snapshot(), "backplane": {"other_secrets": ["b", "c"]}}

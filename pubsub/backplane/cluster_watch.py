@@ -1,0 +1,44 @@
+"""Whether most servers of the engine's cluster are there, as the connected one sees them.
+
+A server that is cut off from the others keeps its clients, answers their pings, and passes messages
+on between them. So only the question for a leader shows that messages of other brokers are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from pubsub.backplane.jetstream import NoLeader, check_jetstream
+from pubsub.backplane.nats_work import Unusable
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+# Seconds between two looks at whether the connection is open, and for an answer. Looks between two
+# questions, and answers without a leader before it counts: an election takes less than that.
+_LOOK, _ANSWER, _LOOKS, _ANSWERS = 1.0, 2.0, 5, 2
+
+
+async def watch_cluster(client: Client, report: Callable[[bool], object]) -> None:
+    """Report whether the server is cut off, until the connection has ended."""
+    answers = 0
+    for look in count(1):
+        if client.is_closed:
+            return
+        await asyncio.sleep(_LOOK)
+        if look % _LOOKS == 0:
+            answers = answers + 1 if await _has_no_leader(client) else 0
+            report(answers >= _ANSWERS)
+
+
+async def _has_no_leader(client: Client) -> bool:
+    with contextlib.suppress(TimeoutError, Unusable, OSError):
+        try:
+            await check_jetstream(client, _ANSWER)
+        except NoLeader:
+            return True
+    return False
