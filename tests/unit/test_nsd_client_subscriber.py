@@ -14,6 +14,7 @@ from pubsub.wire.client_events import (
     Missed,
     NotSubscribed,
     Opened,
+    Rejected,
     Subscribed,
     WireEvent,
 )
@@ -268,6 +269,18 @@ class PositionTests(SynchronousTestCase):
         connection.take_output()
         assert connection.receive(SUCCESS) == [Subscribed(start)]
         assert connection.take_output() == get(own_identity(connection, "news"), 4)
+
+    def test_a_broker_that_is_busy(self) -> None:
+        """A subscription is not given up because it cannot be renewed at present."""
+        for why in ("BROKER BUSY", "RATE LIMIT EXCEEDED"):
+            assert self.resumed().receive(error(why)) == [Rejected(why, permanent=False)]
+        new = opened()
+        new.subscribe(NEWS)
+        for connection, why in (
+            (new, "BROKER BUSY"),
+            (self.resumed(), "NOT AUTHORIZED: news"),
+        ):
+            assert connection.receive(error(why)) == [NotSubscribed(NEWS, why)]
 
     def test_an_epoch_that_cannot_be_sent_back(self) -> None:
         for epoch, sent in (("\ud800", "?"), (5, "")):
