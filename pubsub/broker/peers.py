@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ class Peer(Protocol):
     @property
     def topic_count(self) -> int:
         """The number of topics that it hosts, as far as this broker knows."""
+
+
+def states_of(peers: Iterable[Peer]) -> Mapping[str, int]:
+    """Return the number of peers in each state."""
+    return {CONNECTED: 0, CONNECTING: 0, LOST: 0, **Counter(one.state for one in peers)}
 
 
 def peers_of(shared: SharedObjects) -> list[Peer]:

@@ -102,6 +102,8 @@ class Statistics:
                         shared); left out without a backplane
         twice_hosted    topics that this broker and a peer host, or two peers: their number, and an
                         example with the hosts
+        peers           the numbers of those connected, connecting and lost; left out without
+                        peers
         certificates    of each certificate of TLS its protocol, the setting with its file, its
                         subject, and when it expires, in seconds since the Unix epoch; left out
                         without TLS
@@ -124,6 +126,8 @@ class Statistics:
         self.each_second: list[Callable[[], object]] = []
         self.backplane: Callable[[], Mapping[str, Any]] | None = None
         """Returns the figures of the way to other brokers, if there is one."""
+        self.peers: Callable[[], Mapping[str, int]] = dict
+        """Returns the numbers of peers by state, if there are some."""
         self.certificates: Callable[[], Sequence[Figures]] = tuple
         """Returns the ends of the certificates of TLS."""
         self.twice_hosted: dict[str, str] = {}
@@ -180,6 +184,7 @@ class Statistics:
         refusals = self._sources.counters.refusals
         shared = {} if self.backplane is None else {"backplane": self.backplane()}
         certificates = self.certificates()
+        peers = self.peers()
         return {
             "timestamp": int(sources.wall.system() * 1e6),
             "uptime": sources.clock.seconds() - self._started,
@@ -203,6 +208,7 @@ class Statistics:
             "issuers": dict(sources.issuers()),
             **shared,
             "twice_hosted": self._twice_hosted(),
+            **({"peers": peers} if peers else {}),
             **({"certificates": certificates} if certificates else {}),
             "drops": dict(counters.drop_reasons),
             "evictions": dict(counters.evictions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pubsub.broker.peers import states_of
 from pubsub.http_api.metric_family import COUNTER, GAUGE, Family, Reading, Samples, value
 
 
@@ -21,7 +22,19 @@ def _is_shared(reading: Reading) -> Samples:
     return (((), float(found["history_connected"] and not found["history_trouble"])),)
 
 
+def _peers(reading: Reading) -> Samples:
+    found = reading.figures.get("peers", states_of(()))
+    return [((state,), float(n)) for state, n in found.items()]
+
+
 BACKPLANE = (
+    Family(
+        "pubsub_peers",
+        GAUGE,
+        "Brokers with which topics are shared over spot: connected, connecting or lost.",
+        ("state",),
+        _peers,
+    ),
     Family(
         "pubsub_backplane_connected",
         GAUGE,

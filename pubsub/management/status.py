@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pubsub.broker.peers import LOST
 from pubsub.build_info import build_kind, version
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     yield from _issuers(stats["issuers"])
     yield from _backplane(stats.get("backplane", {}))
     yield from _twice_hosted(stats["twice_hosted"])
+    lost = stats.get("peers", {}).get(LOST)
+    if lost:
+        yield _notice(
+            WARNING,
+            f"{lost} of {sum(stats['peers'].values())} peers cannot be reached",
+            "publishes to their topics are refused; see /v1/peers and the log for their addresses",
+        )
     yield from _slow(stats["slow"])
 
 

@@ -56,6 +56,7 @@ class MetricsCase(SynchronousTestCase):
         self.statistics: Statistics = self.broker.statistics
         end = {"protocol": "cafe", "setting": "tls-cert", "subject": "a.example", "expires": 2e9}
         self.statistics.certificates = lambda: [end]
+        self.statistics.peers = lambda: {"connected": 2, "connecting": 0, "lost": 1}
 
     def reading(self) -> Reading:
         return read(self.statistics, BUILD)
@@ -156,6 +157,17 @@ class TextTests(MetricsCase):
         for figures in ({}, {"backplane": {"connected": True}}):
             given = replace(reading, figures={**reading.figures, **figures})
             assert b"\n%s " % name.encode() not in render(given, "")[0]
+
+    def test_a_backplane_that_is_cut_off_is_not_connected(self) -> None:
+        reading = self.reading()
+        for is_cut_off, shown in ((False, b"1.0"), (True, b"0.0")):
+            backplane = {"connected": True, "cut_off": is_cut_off}
+            given = replace(reading, figures={**reading.figures, "backplane": backplane})
+            assert b"\npubsub_backplane_connected %s\n" % shown in render(given, "")[0]
+
+    def test_peers_have_a_sample_for_each_state(self) -> None:
+        states = {labels[0][1]: n for labels, n in self.samples()["pubsub_peers"].items()}
+        assert states == {"connected": 2, "connecting": 0, "lost": 1}
 
     def test_a_histogram_has_all_buckets(self) -> None:
         times = self.broker.router.flush_times

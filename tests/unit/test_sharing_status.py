@@ -46,6 +46,15 @@ class SharingStatusTests(SynchronousTestCase):
         expected = "most servers of the backplane's cluster are away, or cut off from this broker's"
         assert expected in [one["what"] for one in attention]
 
+    def test_peers_that_are_lost(self) -> None:
+        broker = make_broker()
+        for lost, expected in ((1, ["1 of 3 peers cannot be reached"]), (0, [])):
+            peers = {"connected": 2, "connecting": 0, "lost": lost}
+            stats = {**broker.statistics.snapshot(), "peers": peers}
+            with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+                attention = status_of(broker.statistics, broker.readiness)["attention"]
+            assert [one["what"] for one in attention if "peers" in one["what"]] == expected
+
     def test_brokers_with_other_secrets(self) -> None:
         broker = make_broker()
         stats = {**broker.statistics.snapshot(), "backplane": {"other_secrets": ["b", "c"]}}

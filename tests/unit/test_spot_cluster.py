@@ -54,6 +54,8 @@ class PairTests(SynchronousTestCase):
         (peer,) = peers_of(house.broker.listeners[0].shared)
         world.clock.advance(1)
         assert (peer.state, peer.topic_count) == (LOST, 0)
+        figures = house.broker.statistics.snapshot()
+        assert figures["peers"] == {"connected": 0, "connecting": 0, "lost": 1}
 
     def test_it_asks_for_the_list_of_topics(self) -> None:
         topic = self.a.broker.topics.named("t")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
 from twisted.logger import Logger
 
 from pubsub.broker.access import RESERVED
-from pubsub.broker.peers import peers_of
+from pubsub.broker.peers import peers_of, states_of
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.node import (
     EndpointFactory,
@@ -94,7 +95,9 @@ class Cluster(Service):
                 endpoints = tls_endpoints(endpoints, files)
             node = Node(endpoint, self, self._listener, self._random, endpoints)
             self._nodes[endpoint] = node
-            peers_of(self._listener.shared).append(node)
+            peers = peers_of(self._listener.shared)
+            peers.append(node)
+            self._listener.statistics.peers = partial(states_of, peers)
             if self.running:
                 # A reload has added the listener, and clients of others are served.
                 self._listener.slices.run(self._begin(node))
