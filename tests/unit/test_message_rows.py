@@ -34,7 +34,6 @@ ENCODINGS: tuple[RowEncoding, ...] = (
     FrameEncoding(headers=True, binary=False, run=7),
     FrameEncoding(headers=False, binary=True, run=7),
     BatchEncoding(headers=False, run=7),
-    BatchEncoding(headers=True, run=7, mixed=True),
 )
 
 

@@ -23,7 +23,7 @@ from pubsub.wire.client_events import MixedMessages
 from tests.profiles import examples
 
 RUN = 5
-Message = tuple[str, int, int, bytes, bytes]
+Message = tuple[str, int | None, int, bytes, bytes]
 """Topic, offset, timestamp, sender and payload."""
 
 
@@ -77,11 +77,12 @@ def read(head: dict[str, Any], payload: bytes) -> list[Message]:
         return [(one["topic"], one["offset"], one["timestamp"], sender, payload)]
     event = messages_of_batch(head["batch"], payload)
     runs = event.runs() if isinstance(event, MixedMessages) else [event]
+    no_offsets: list[int | None] = [None] * event.columns.count
     return [
         (run.topic, offset, timestamp, sender, value)
         for run in runs
         for offset, timestamp, sender, value in zip(
-            run.offsets or (),
+            run.offsets or no_offsets[: run.columns.count],
             run.timestamps or (),
             run.senders or (),
             run.columns.payloads(),
@@ -93,7 +94,16 @@ def read(head: dict[str, Any], payload: bytes) -> list[Message]:
 def flat(batch: Batch) -> list[tuple[Message, int]]:
     """Return the messages of a batch, with their numbers."""
     return [
-        ((run.topic, run.offset + at, run.timestamp, run.sender, payload), run.sequence + at)
+        (
+            (
+                run.topic,
+                run.offset + at if batch.has_place else None,
+                run.timestamp,
+                run.sender,
+                payload,
+            ),
+            run.sequence + at,
+        )
         for _, run in batch.runs()
         for at, payload in enumerate(run.payloads())
     ]
@@ -103,25 +113,20 @@ class RowFramesTests(SynchronousTestCase):
     """``BatchEncoding`` of messages with rows"""
 
     @examples(2)
-    @given(joined(), st.booleans(), st.sets(st.sampled_from("abc")))
+    @given(joined(), st.booleans(), st.booleans(), st.booleans(), st.sets(st.sampled_from("abc")))
     def test_the_client_gets_each_message(
-        self, batch: Batch, mixed: bool, hidden: set[str]
+        self, batch: Batch, has_place: bool, headers: bool, mixed: bool, hidden: set[str]
     ) -> None:
-        shown = [topic not in hidden for topic in batch.topics]
-        names = [
-            json.dumps(topic).encode() if is_shown else None
-            for topic, is_shown in zip(batch.topics, shown, strict=True)
-        ]
-        data, count = BatchEncoding(False, RUN, mixed).rows(batch, names)
+        batch.has_place = has_place
+        names = [None if topic in hidden else json.dumps(topic).encode() for topic in batch.topics]
+        data, count = BatchEncoding(headers, RUN, mixed).rows(batch, names)
         wanted = [one for one in flat(batch) if one[0][0] not in hidden]
         assert count == len(wanted)
-        numbers = {message[1]: number for message, number in wanted}
         found: list[Message] = []
         for head, payload in objects(data):
-            messages = read(head, payload)
             id = UUID((head.get("batch") or head["message"])["message_id"])
-            assert id == message_id(RUN, numbers[messages[0][1]])
-            found += messages
+            assert id == message_id(RUN, wanted[len(found)][1])
+            found += read(head, payload)
         assert found == [message for message, _ in wanted]
 
     def test_messages_of_a_read_share_a_frame(self) -> None:
