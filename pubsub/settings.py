@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 _Number = TypeVar("_Number", int, float)
 # Numbers of more digits are mistakes. A float has each of the others exactly.
@@ -65,6 +65,14 @@ def read_all(settings: Sequence[Setting], given: Mapping[str, object]) -> dict[s
     Raises ValueError for a value that does not parse. The caller reports unknown keys in ``given``.
     """
     return {s.name: s.read(given.get(s.name, s.default)) for s in settings}
+
+
+def refuse_several(text: str) -> NoReturn:
+    """Raise ValueError for a text with several rules, where the setting takes one."""
+    raise ValueError(
+        f"expected one rule, not {text!r}; write several as a list in the file, or as an option "
+        "each"
+    )
 
 
 def _boolean(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from pubsub.settings import Kind, matcher
+from pubsub.settings import Kind, matcher, refuse_several
 
 
 class Durability(IntEnum):
@@ -51,6 +51,8 @@ def _rule(text: object) -> tuple[str, Durability]:
     pattern, _, word = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     if not pattern or word not in _WORDS:
         raise ValueError(f"expected PATTERN=none, =async or =sync, not {text!r}")
+    if any(f"={one}," in pattern for one in _WORDS):
+        refuse_several(f"{pattern}={word}")
     return pattern, _WORDS[word]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from pubsub.settings import MOST_DIGITS, Kind, parse_size, size_text
+from pubsub.settings import MOST_DIGITS, Kind, parse_size, refuse_several, size_text
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MICROSECONDS = 1_000_000
@@ -39,6 +39,8 @@ class RetentionLimits:
 
 def _limits(text: object) -> RetentionLimits:
     pattern, equals, rest = text.rpartition("=") if isinstance(text, str) else ("", "", "")
+    if any(f"={one}:" in pattern for one in _PARTS):
+        refuse_several(f"{pattern}={rest}")
     found: dict[str, float] = {}
     for part in rest.split(",") if equals and pattern else ():
         name, colon, value = part.strip().partition(":")

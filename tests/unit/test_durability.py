@@ -39,6 +39,12 @@ class RuleTests(SynchronousTestCase):
         ):
             assert "expected PATTERN=none" in str(raised(ValueError, DURABILITY.parse, wrong))
 
+    def test_several_rules_in_one_text(self) -> None:
+        """They would be one for topics that nobody has."""
+        error = raised(ValueError, DURABILITY.parse, "a=none,b=sync")
+        assert "expected one rule, not 'a=none,b=sync'" in str(error)
+        assert DURABILITY.parse("a,b=sync") == (("a,b", Durability.SYNC),)
+
 
 class LocationTests(SynchronousTestCase):
     """The setting ``store``"""

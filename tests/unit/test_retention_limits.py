@@ -49,6 +49,10 @@ class RetentionTests(SynchronousTestCase):
             reason = str(raised(ValueError, RETENTION.parse, f"*=bytes:{size}"))
             assert reason == f"expected a size such as 65536, 64K or 8M, not {size!r}"
 
+    def test_several_rules_in_one_text(self) -> None:
+        error = raised(ValueError, RETENTION.parse, "a=age:1d,b=bytes:2G")
+        assert "expected one rule, not 'a=age:1d,b=bytes:2G'" in str(error)
+
     def test_the_largest_limits(self) -> None:
         most = 10**15 - 1
         for text in (f"*=age:{most}s", f"*=messages:{most}", f"*=bytes:{most}"):
