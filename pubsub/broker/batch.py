@@ -74,7 +74,7 @@ def rows_with(columns: Columns, wanted: Sequence[bool]) -> Iterator[tuple[int, i
     # In C, as there are thousands of messages, of which few may be wanted.
     if len(flags) <= _ONE_BYTE:
         # All indexes are told apart by their lowest byte.
-        marks = columns.words(of_indexes=True)[_LOWEST::4].translate(flags.ljust(_ONE_BYTE))
+        marks = columns.words(of_indexes=True)[_LOWEST::4].translate(flags.ljust(_ONE_BYTE, b"\0"))
     else:
         marks = bytes(map(flags.__getitem__, columns.indexes()))
     return (row.span() for row in _MARKED.finditer(marks))

@@ -26,7 +26,8 @@ class FrozenGrowth(Service):
         self._ended = ended
         self._seconds = seconds
         self._since = 0.0
-        self._ended_before = 0
+        # The ended connections when objects were first left out; None while none are.
+        self._ended_before: int | None = None
 
     def startService(self) -> None:
         """See IService."""
@@ -43,10 +44,11 @@ class FrozenGrowth(Service):
         if info["generation"] != _OLDEST:
             return
         if phase == "start":
-            ended = self._ended()
-            if ended - self._ended_before >= _ENDED:
-                self._ended_before = ended
+            if self._ended_before is not None and self._ended() - self._ended_before >= _ENDED:
+                self._ended_before = None
                 gc.unfreeze()
             self._since = self._seconds()
         elif self._seconds() - self._since > _LONG:
             gc.freeze()
+            if self._ended_before is None:
+                self._ended_before = self._ended()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import chain, repeat
 
 from pubsub.broker.batch import Batch, rows_with
@@ -108,7 +108,7 @@ def decode_joined(
     """
     runs, joined = BlockRuns(block, topics), JoinedRuns([])
     wanted, text, names, payloads = runs.wanted, runs.text, runs.names, block.payloads
-    first_shown = lru_cache(maxsize=None)(lambda topic: first_of(text(topic)))
+    first_shown = cache(lambda topic: first_of(text(topic)))
     for run in runs_of(block, start):
         (
             first, count, has_headers, listed, picks, sender, protocol, size, lengths, begin, end,

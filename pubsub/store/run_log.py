@@ -145,14 +145,14 @@ class RunLog:
         """Return records of a range with messages of ``topics``, and the offset they reach.
 
         Those of several topics are whole, also if only some of these are wanted: to divide them is
-        left to the thread that encodes them.
+        left to the thread that encodes them. Messages of topics that have ended are left out.
         """
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
         found: list[RunRecord] = []
         for record in self._runs[begin : begin + _SCAN]:
             if first_offset_of(record) >= stop:
                 return found, stop
-            if max_bytes <= 0:
+            if max_bytes <= 0 or len(found) > _SCAN:
                 return found, max(start, first_offset_of(record))
             if self._may_show(record, topics):
                 kept = [one for one in self._kept(record) if last_offset_of(one) >= start]

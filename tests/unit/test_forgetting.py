@@ -179,6 +179,17 @@ class ForgettingTests(SynchronousTestCase):
         assert (len(records), reached) == (2, 80)
         assert self.log.records_from(0, 401, frozenset({"none"}), 10**9) == ([], 401)
 
+    def test_a_parcel_ends_after_many_records_that_were_divided(self) -> None:
+        """That is done in the reactor: other clients wait meanwhile."""
+        self.patch(run_log, "_SCAN", 25)  # type: ignore[no-untyped-call]
+        for _ in range(10):
+            self.log.append(mixed_batch([("a", b"1"), ("b", b"2")] * 10, ("a", "b")))
+        self.log.forget("a")
+        records, reached = self.log.records_from(0, 200, None, 10**9)
+        assert (len(records), reached) == (30, 60)
+        records, reached = self.log.records_from(reached, 200, None, 10**9)
+        assert (len(records), reached) == (30, 120)
+
     def test_a_parcel_has_no_messages_that_are_hidden(self) -> None:
         for _ in range(3):
             self.log.append(mixed_batch([("a", b"1"), ("b", b"2"), ("b", b"3")], ("a", "b")))

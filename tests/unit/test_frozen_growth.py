@@ -36,13 +36,20 @@ class FrozenGrowthTests(SynchronousTestCase):
 
     def test_after_many_ended_connections_a_run_visits_all(self) -> None:
         """Each may have left a cycle, which would not be freed otherwise."""
+        self.ended = 50_000
         assert self.run_collector(0.1)
-        self.ended = 9_999
+        self.ended = 59_999
         assert self.run_collector(0.001)
-        self.ended = 10_000
+        self.ended = 60_000
         assert not self.run_collector(0.001)
         assert self.run_collector(0.1)
-        self.ended = 19_999
+        self.ended = 69_999
+        assert self.run_collector(0.001)
+
+    def test_the_objects_of_the_start_stay_left_out_if_nothing_else_is(self) -> None:
+        """All cycles of connections are visited anyway."""
+        gc.freeze()
+        self.ended = 100_000
         assert self.run_collector(0.001)
 
     def test_it_ends_with_the_broker(self) -> None:
