@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 _LOOK, _ANSWER, _LOOKS, _ANSWERS = 1.0, 2.0, 5, 2
 
 
-async def watch_cluster(client: Client, report: Callable[[bool], object]) -> None:
-    """Report whether the server is cut off, until the connection has ended."""
+async def watch_cluster(
+    client: Client, report: Callable[[bool], object], leaves: Callable[[], Awaitable[bool]]
+) -> None:
+    """Report whether the server is cut off, until the connection has ended.
+
+    While it is, ``leaves`` is called, and returns whether the connection is given up.
+    """
     answers = 0
     for look in count(1):
         if client.is_closed:
@@ -33,6 +38,8 @@ async def watch_cluster(client: Client, report: Callable[[bool], object]) -> Non
         if look % _LOOKS == 0:
             answers = answers + 1 if await _has_no_leader(client) else 0
             report(answers >= _ANSWERS)
+            if answers >= _ANSWERS and await leaves():
+                return
 
 
 async def _has_no_leader(client: Client) -> bool:

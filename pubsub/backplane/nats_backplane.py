@@ -264,10 +264,13 @@ class NatsBackplane:
         self._leave(reason, silence)
 
     def _leave(self, reason: str, silence: float = 0.0) -> None:
-        self.trouble, self._cut_off_at = reason, None
+        self.trouble = reason
         if self._away_since is None:
-            # An engine that is silent for longer than between two pings forwards nothing either.
-            self._away_since = self._reactor.seconds() - silence * (silence > PING)
+            # An engine that is silent for longer than between two pings forwards nothing either,
+            # and neither does a server that is cut off.
+            since, self._cut_off_at = self._cut_off_at, None
+            silent = self._reactor.seconds() - silence * (silence > PING)
+            self._away_since = silent if since is None else min(since, silent)
         if self.history is not None and self.history.watcher is not None:
             self.history.watcher.left()
 

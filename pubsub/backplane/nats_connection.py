@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nats.errors import AuthorizationError, InvalidUserCredentialsError, StaleConnectionError
@@ -24,6 +23,7 @@ from twisted.logger import Logger
 from pubsub.backplane.cluster_watch import watch_cluster
 from pubsub.backplane.engine_client import EngineClient
 from pubsub.backplane.engine_errors import is_denial, reason_of_end, text_of_error
+from pubsub.backplane.engine_servers import EngineServers
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.envelopes import messages_of
 from pubsub.backplane.jetstream import check_jetstream, permitted
@@ -42,7 +42,6 @@ from pubsub.backplane.nats_work import (
 )
 from pubsub.backplane.state_bucket import StateBucket
 from pubsub.backplane.subjects import name_of
-from pubsub.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -92,7 +91,7 @@ class NatsConnection:
         self._tried = self._stopping = False
         self.problem: str | None = None
         """The reason why the engine cannot be used, if the first attempt has shown one."""
-        self._servers = cycle(options.servers.urls)
+        self._servers = EngineServers(options)
         self._client: Client | None = None
         self._subjects: set[str] = set()
         self._subscriptions: dict[str, Subscription] = {}
@@ -225,7 +224,7 @@ class NatsConnection:
     async def _connection(self, url: str) -> None:
         """Connect to ``url`` and return when the connection has ended."""
         self._last_error = ""
-        options = await self._options_of(url)
+        options = await self._servers.options_of(url)
         client, ended = EngineClient(options["tls"] is not None), asyncio.Event()
         try:
             await self._connect(client, ended, url, options)
@@ -270,14 +269,6 @@ class NatsConnection:
                 await self.history.prepare(client)
             await self.state.prepare(client)
         self._checked = True
-
-    async def _options_of(self, url: str) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(None, self._options.of_nats, url)
-        except ConfigurationError as error:
-            # A file that was damaged since the start, or is written at this moment.
-            raise Unusable(str(error)) from None
 
     async def _connect(
         self, client: Client, ended: asyncio.Event, url: str, options: Mapping[str, Any]
@@ -335,7 +326,13 @@ class NatsConnection:
             await check_jetstream(client, _CONNECT)
             if self.history is None and await others_share(client):
                 self._call(self._watcher.complained, _OTHERS_SHARE, True)
-        await watch_cluster(client, lambda one: self._call(self._watcher.cut_off, one))
+
+        async def leaves() -> bool:
+            if (reason := await self._servers.leave()) is not None:
+                self._last_error = reason
+            return reason is not None
+
+        await watch_cluster(client, lambda one: self._call(self._watcher.cut_off, one), leaves)
 
     # Subscriptions and messages
 

@@ -183,10 +183,16 @@ def test_a_node_that_lacks_most_others(start: Start, tmp_path: Path) -> None:
         return notices + [one for one in samples if one.startswith("pubsub_backplane_connected")]
 
     with nats_cluster(tmp_path) as cluster:
-        broker = join(start, cluster.url(0))
+        broker, beside = join(start, cluster.url(0)), join(start, cluster.url(0, 1, 2))
         for node in cluster.nodes[1:]:
             node.kill()
-        broker.wait_line(r"most servers of the engine's cluster are away, or nats://.* is cut off")
+        cut_off = r"most servers of the engine's cluster are away, or nats://.* is cut off"
+        for one in (broker, beside):
+            one.wait_line(cut_off)
+        # The second one looks for another server, and stays too.
+        with traffic(broker, beside) as load:
+            load.end()
+        assert len(re.findall(CONNECTED, beside.output)) == 1
         assert shown() == [
             "most servers of the backplane's cluster are away, or cut off from this broker's",
             "pubsub_backplane_connected 0.0",
@@ -196,6 +202,18 @@ def test_a_node_that_lacks_most_others(start: Start, tmp_path: Path) -> None:
         broker.wait_line(r"most servers of the engine's cluster are there again")
         assert shown() == ["pubsub_backplane_connected 1.0"]
         assert len(re.findall(CONNECTED, broker.output)) == 1
+
+
+def test_a_broker_leaves_a_node_that_is_cut_off(start: Start, tmp_path: Path) -> None:
+    with nats_cluster(tmp_path) as cluster:
+        here, there = join(start, cluster.url(0, 1, 2)), join(start, cluster.url(1, 2, 0))
+        cluster.cut()
+        here.wait_line(r"the engine is away: nats:\S+ is cut off from its cluster, and nats:")
+        here.wait_line(CONNECTED, 2)
+        with traffic(here, there) as load:
+            load.end()
+        assert node_of(here, cluster.nodes) is node_of(there, cluster.nodes)
+        assert len(re.findall(CONNECTED, there.output)) == 1
 
 
 def test_a_way_that_stops_for_a_moment_loses_nothing(start: Start, tmp_path: Path) -> None:

@@ -30,14 +30,21 @@ class Wire:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                if self._is_cut:
+                far = None if self._is_cut else self._connect()
+                if far is None:
                     near.close()
                     continue
-                far = socket.create_connection((HOST, self._target))
                 self._open += [near, far]
                 self._near.add(near)
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    def _connect(self) -> socket.socket | None:
+        """Return a connection to the server; None while it does not run."""
+        try:
+            return socket.create_connection((HOST, self._target))
+        except OSError:
+            return None
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):

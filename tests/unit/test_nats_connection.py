@@ -269,10 +269,15 @@ class ReasonTests(SynchronousTestCase):
         assert "or nats://engine:4222 is cut off from them" in cut
         assert "there again" in healed
         assert "in the 10 s before" in healed
-        # The end of the connection says more.
+        # The end of the connection says more. Messages have been missing from the beginning.
+        backplane.want("a")
         backplane.cut_off(True)
+        clock.advance(5)
         backplane.away("it does not answer in time")
         assert not backplane.figures()["cut_off"]
+        clock.advance(1)
+        backplane.connected("nats://other:4222", 1024**2)
+        assert "in the 6.0 s before" in lines[-1]
 
     def test_one_server_is_away_and_another_one_is_unusable(self) -> None:
         clock, lines = Clock(), logged(self)
