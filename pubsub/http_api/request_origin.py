@@ -14,6 +14,8 @@ from ipaddress import ip_address
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import Logger
+
 from pubsub.http_api.api_error import BAD_REQUEST, FORBIDDEN, ApiError
 from pubsub.http_api.message_body import HEADER_PREFIX
 from pubsub.http_api.message_publishing import SENDER_HEADER
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from pubsub.http_api.api_request import ApiRequest
 
+log = Logger()
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "http-hosts",
@@ -52,6 +55,8 @@ _OTHER_SITES = ("cross-site", "same-site")
 _EXPOSED = "Pubsub-Start, Pubsub-Stop, Pubsub-First, Pubsub-Epoch, Retry-After"
 # Seconds for which a browser remembers the answer to a preflight request.
 _MAX_AGE = "600"
+# Characters of an error in the log; it has the name that was refused.
+_SHOWN = 300
 
 
 class RequestOrigin:
@@ -62,14 +67,25 @@ class RequestOrigin:
         self._is_host = _lower_matcher(settings["http-hosts"])
         self._is_origin = _lower_matcher(settings["http-origins"])
         name = gethostname().lower()
+        self._logged: set[str] = set()
         self._own_names = {"localhost", name, name.partition(".")[0]}
 
     def check(self, request: ApiRequest) -> bool:
         """Raise ApiError if the request's Host or Origin is refused.
 
         Answers a browser that asks whether a page of an allowed origin may send a request, and
-        returns whether it has done so.
+        returns whether it has done so. The first error of each code is logged, as Prometheus and
+        many proxies do not show the response.
         """
+        try:
+            return self._check(request)
+        except ApiError as error:
+            if error.code not in self._logged:
+                self._logged.add(error.code)
+                log.warn("http: {problem!r}; others are only counted", problem=str(error)[:_SHOWN])
+            raise
+
+    def _check(self, request: ApiRequest) -> bool:
         host = _single(request, "host")
         if host is not None and request.path not in _PROBES and not self._is_own(host):
             raise ApiError(

@@ -6,6 +6,7 @@ from socket import gethostname
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.unit.streams import logged
 from tests.unit.web import Answer, WebHouse
 
 BOUNDS = b"GET /v1/bounds HTTP/1.1\r\n"
@@ -55,6 +56,19 @@ class HostTests(SynchronousTestCase):
             "cross-origin request from http://app.example refused; add it to the setting "
             "http-origins"
         )
+
+    def test_the_first_of_each_kind_is_logged(self) -> None:
+        lines = logged(self)
+        for host in ("evil.example", "worse.example"):
+            self.house.get("/v1/bounds", Host=host)
+        for origin in ("http://app.example", "http://other.example"):
+            self.house.get("/v1/bounds", Origin=origin)
+        assert [line for line in lines if "only counted" in line] == [
+            "http: 'Host evil.example is not a name of this broker; add it to the setting "
+            "http-hosts'; others are only counted",
+            "http: 'cross-origin request from http://app.example refused; add it to the setting "
+            "http-origins'; others are only counted",
+        ]
 
     def test_a_page_whose_name_is_bound_to_the_broker_is_refused(self) -> None:
         answer = self.house.get("/v1/bounds", Host="evil.example", Origin="http://evil.example")
