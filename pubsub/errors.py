@@ -132,6 +132,12 @@ class HandshakeTimeout(Refused):
     reason = "handshake-timeout"
 
 
+class UnexpectedProxyHeader(Refused):
+    """The header of a proxy at a listener that does not take it; the connection cannot continue."""
+
+    reason = "unexpected-proxy-header"
+
+
 class SessionUnknown(Refused):
     """No session with this id can be resumed by this client."""
 

@@ -20,7 +20,7 @@ from zope.interface import implementer
 from pubsub.broker.limits import UNKNOWN
 from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refused
 from pubsub.wire.connection_admission import admit, locate, withdraw
-from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
+from pubsub.wire.foreign_protocols import foreign_start
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, FailedReply, ReplyQueue
@@ -125,7 +125,7 @@ class Connection(StreamClient):
     def dataReceived(self, data: bytes) -> None:
         """Parse ``data``, together with the partial frame before it."""
         if self._idle_ticks:
-            if self._discards_input or (self._idle_ticks < 0 and self._refuses_tls(data)):
+            if self._discards_input or (self._idle_ticks < 0 and self._refuses_foreign(data)):
                 return
             self._idle_ticks = 0
         buffer = self._read_buffer
@@ -137,13 +137,12 @@ class Connection(StreamClient):
         if done < len(data) or self._read_buffer is not None:
             self._keep_partial(data, done, need)
 
-    def _refuses_tls(self, data: bytes) -> bool:
-        """Refuse a client that begins with a handshake of TLS; return whether it does."""
-        if not begins_tls(data):
-            return False
-        # Clients of TLS take anything but TLS for what it is.
-        self.fail(TLS_NOT_SERVED, f"{TLS_PROBLEM}\r\n".encode())
-        return True
+    def _refuses_foreign(self, data: bytes) -> bool:
+        """Refuse a client that begins with TLS, or a proxy's header; return whether it does."""
+        found = foreign_start(data, self.refusal)
+        if found is not None:
+            self.fail(*found)
+        return found is not None
 
     def turn_over(self) -> bool:
         """Count a frame that was handled on its own; return whether others have their turn now.

@@ -7,6 +7,9 @@ says little in its own terms.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+
+from pubsub.errors import Refused, UnexpectedProxyHeader
 
 FIRST_BYTES = 32
 """The bytes that are enough to recognize a protocol."""
@@ -56,9 +59,19 @@ def status_problem(line: str, is_tls: bool) -> str:
     return reply_problem(line.encode("latin-1"), "http", is_tls) or unknown
 
 
-def begins_tls(data: bytes) -> bool:
-    """Return whether ``data``, the first bytes of a client, begin a handshake of TLS."""
-    return _CLIENT_HELLO.match(data) is not None
+def foreign_start(data: bytes, refusal: Callable[[Refused], bytes]) -> tuple[str, bytes] | None:
+    """Return the reason and the answer for a client that begins with TLS, or a proxy's header.
+
+    ``data`` are its first bytes, and ``refusal`` returns the answer of the port's protocol. None if
+    they begin with something else.
+    """
+    if _CLIENT_HELLO.match(data) is not None:
+        # Clients of TLS take anything but TLS for what it is.
+        return TLS_NOT_SERVED, f"{TLS_PROBLEM}\r\n".encode()
+    if data.startswith(PROXY_HEADERS):
+        # The client behind the proxy speaks the protocol.
+        return UnexpectedProxyHeader.reason, refusal(UnexpectedProxyHeader())
+    return None
 
 
 def http_problem(data: bytes) -> tuple[str, str] | None:
@@ -68,7 +81,7 @@ def http_problem(data: bytes) -> tuple[str, str] | None:
     """
     if data.startswith(PROXY_HEADERS):
         return (
-            _INVALID,
+            UnexpectedProxyHeader.reason,
             "this port does not take the PROXY header; put haproxy: before its endpoint",
         )
     first = data.lstrip(b"\r\n")[:1]

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
 from pubsub.store.memory_store import MemoryStore
-from tests.unit import cafe_wire, proxy_headers
+from tests.unit import cafe_wire
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 
@@ -399,31 +399,3 @@ class HttpRequestTests(SynchronousTestCase):
             client = self.nsd.connect("nsd")
             client.send(line + b"\r\n" + wire.open_("ada"))
             assert client.take() == wire.error(f"INVALID REQUEST: [{line.decode()}]") + SUCCESS
-
-
-class ProxyHeaderTests(SynchronousTestCase):
-    """The header of a proxy, which the listener does not expect"""
-
-    def test_the_connection_is_closed(self) -> None:
-        # Otherwise the client's program would take the error for the response to its first request.
-        for line in (b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 7071", b"PROXY UNKNOWN"):
-            nsd = Nsd()
-            client = nsd.connect("nsd")
-            client.send(line + b"\r\n" + wire.open_("ada"))
-            assert client.take() == wire.error(f"INVALID REQUEST: [{line.decode()}]")
-            assert client.closed
-            assert nsd.broker.counters.refusals == {("nsd", "unexpected-proxy-header"): 1}
-
-    def test_of_version_2(self) -> None:
-        nsd = Nsd()
-        client = nsd.connect("nsd")
-        client.send(proxy_headers.header() + wire.open_("ada"))
-        shown = ("", "", "\0")
-        assert client.take() == b"".join(wire.error(f"INVALID REQUEST: [{one}]") for one in shown)
-        assert client.closed
-
-    def test_other_lines_leave_it_open(self) -> None:
-        for line in (b"PROXY", b"PROXY UDP4", b"proxy UNKNOWN", b"\0\0"):
-            client = Nsd().connect("nsd")
-            client.send(line + b"\r\n" + wire.open_("ada"))
-            assert client.take().endswith(b"\n" + SUCCESS)

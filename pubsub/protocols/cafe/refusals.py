@@ -16,6 +16,7 @@ from pubsub.errors import (
     SessionUnknown,
     TopicNotFound,
     TopicUnreachable,
+    UnexpectedProxyHeader,
     WrongPassword,
 )
 from pubsub.protocols.cafe.codec import Disconnect, Error, ErrorCode, encode
@@ -34,6 +35,7 @@ CODES: dict[type[Refused], ErrorCode] = {
     PasswordsBusy: ErrorCode.RATE_LIMIT_EXCEEDED,
     FrameTimeout: ErrorCode.MALFORMED_MESSAGE,
     HandshakeTimeout: ErrorCode.INVALID_HANDSHAKE,
+    UnexpectedProxyHeader: ErrorCode.MALFORMED_MESSAGE,
 }
 """The protocol's code for each refusal of the broker."""
 

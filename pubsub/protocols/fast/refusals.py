@@ -23,6 +23,7 @@ from pubsub.errors import (
     TopicExists,
     TopicNotFound,
     TopicUnreachable,
+    UnexpectedProxyHeader,
     WrongKey,
 )
 from pubsub.protocols.fast.codec import ErrorCode
@@ -47,6 +48,7 @@ CODES: dict[type[Refused], ErrorCode] = {
     InvalidRequest: ErrorCode.INVALID_REQUEST,
     FrameTimeout: ErrorCode.INVALID_REQUEST,
     HandshakeTimeout: ErrorCode.INVALID_REQUEST,
+    UnexpectedProxyHeader: ErrorCode.INVALID_REQUEST,
     # No token is as long, so no sender is.
     SenderTooLong: ErrorCode.INVALID_REQUEST,
 }

@@ -98,12 +98,8 @@ _GET = re.compile(
     rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
 )
 
-# Lines at the beginning of other protocols, by their counted reasons. The second version of the
-# PROXY header has its line behind two empty ones.
-_FOREIGN = {
-    "http-request": re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]"),
-    "unexpected-proxy-header": re.compile(rb"PROXY (TCP4|TCP6|UNKNOWN)( .*)?|\x00"),
-}
+# The first line of a request of HTTP.
+_HTTP = re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]")
 
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
@@ -116,9 +112,9 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
     return line, False
 
 
-def foreign_reason(line: bytes) -> str | None:
-    """Return the reason of a line with which another protocol begins; None for other lines."""
-    return next((reason for reason, form in _FOREIGN.items() if form.fullmatch(line)), None)
+def is_http(line: bytes) -> bool:
+    """Return whether a request of HTTP begins with ``line``."""
+    return _HTTP.fullmatch(line) is not None
 
 
 def parse(text: bytes, line: bytes) -> Request:

@@ -24,7 +24,7 @@ from pubsub.protocols.nsd.codec import (
     Subscribe,
     Unsubscribe,
     error,
-    foreign_reason,
+    is_http,
     parse,
     password_of,
     unwrap,
@@ -200,11 +200,9 @@ class NsdConnection(Connection):
             return
         except InvalidLine as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
-            foreign = foreign_reason(line)
-            if foreign is not None:
-                # A web page may have chosen the lines behind it. And the client of a proxy would
-                # take this response for that to its first request.
-                self.fail(foreign, wrap(response, in_base64), line)
+            if is_http(line):
+                # A web page may have chosen the lines behind it.
+                self.fail("http-request", wrap(response, in_base64), line)
                 return
             self.refuse("invalid-request", frame=line)
         except Refused as refused:

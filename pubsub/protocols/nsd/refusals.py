@@ -17,6 +17,7 @@ from pubsub.errors import (
     SenderTooLong,
     TopicNotFound,
     TopicUnreachable,
+    UnexpectedProxyHeader,
     WrongPassword,
 )
 from pubsub.protocols.nsd.codec import error
@@ -36,6 +37,7 @@ TEXTS: dict[type[Refused], str] = {
     HistoryUnavailable: "HISTORY UNAVAILABLE",
     FrameTimeout: "REQUEST TIMEOUT",
     HandshakeTimeout: "REQUEST TIMEOUT",
+    UnexpectedProxyHeader: "INVALID REQUEST: [PROXY]",
 }
 """The text of the ErrorResponse for each refusal of the broker."""
 
