@@ -162,6 +162,8 @@ class HistoryHandler:
             "Pubsub-Stop": str(requested.stop),
             "Pubsub-First": str(self._store.first_offset),
             "Pubsub-Epoch": self._store.epoch,
+            # nginx would fill a file of 1 GiB, and not read before the client has all of that.
+            "X-Accel-Buffering": "no",
         }
         if request.method == b"HEAD":
             request.head(200, headers, format.content_type)

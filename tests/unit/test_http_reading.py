@@ -144,6 +144,11 @@ class ArrowTests(HouseCase):
             "headers": [],
         }
 
+    def test_proxies_are_told_to_read_as_fast_as_the_client(self) -> None:
+        for query in ("start=0", "start=0&format=jsonl"):
+            answer = self.house.get(f"/v1/history?{query}")
+            assert answer.headers["X-Accel-Buffering"] == "no"
+
     def test_ranges_and_topics(self) -> None:
         assert self.values("/v1/history?start=1&stop=3") == [b"\xff2", b"3"]
         assert self.values("/v1/history?start=1&stop=1") == []
