@@ -47,10 +47,11 @@ class HandshakeTests(SynchronousTestCase):
         return stream
 
     def test_they_are_counted_once_with_their_reason(self) -> None:
+        hello = client_hello()
         for sent, reason in (
             (b"GET / HTTP/1.1\r\n\r\n", "tls-plaintext"),
             (b"\xfe\xca\x01\x07\x00\x00\x00\x07\x05alice", "tls-plaintext"),
-            (client_hello()[:9] + bytes(300), "tls-handshake"),
+            (hello[:9] + bytes(len(hello)), "tls-handshake"),
         ):
             self.refused.clear()
             stream = self.connect(sent)
