@@ -7,7 +7,6 @@ on between them. So only the question for a leader shows that messages of other 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TYPE_CHECKING
@@ -36,16 +35,23 @@ async def watch_cluster(
             return
         await asyncio.sleep(_LOOK)
         if look % _LOOKS == 0:
-            answers = answers + 1 if await _has_no_leader(client) else 0
-            report(answers >= _ANSWERS)
+            found = await _has_leader(client)
+            if found is not None:
+                answers = 0 if found else answers + 1
+                report(answers >= _ANSWERS)
             if answers >= _ANSWERS and await leaves():
                 return
 
 
-async def _has_no_leader(client: Client) -> bool:
-    with contextlib.suppress(TimeoutError, Unusable, OSError):
-        try:
-            await check_jetstream(client, _ANSWER)
-        except NoLeader:
-            return True
-    return False
+async def _has_leader(client: Client) -> bool | None:
+    """Return whether the cluster has a leader; None if the server does not answer."""
+    try:
+        await check_jetstream(client, _ANSWER)
+    except NoLeader:
+        return False
+    except (TimeoutError, OSError):
+        return None
+    except Unusable:
+        # So is a connection that has ended meanwhile.
+        return None if client.is_closed else True
+    return True
