@@ -71,8 +71,9 @@ class ReadErrors:
         self._seconds = seconds
         self._lost: dict[_EntryKey, _LostEntry] = {}
         self._failing: dict[int, _FailingSegment] = {}
-        # When reads failed last of segments that are not taken for damaged.
-        self._unreadable: dict[int, float] = {}
+        # When reads failed last of segments that are not taken for damaged, and whether of the
+        # index, which may be in memory while nothing else can be read.
+        self._unreadable: dict[tuple[int, bool], float] = {}
         self._lock = Lock()
         self.count = 0
         """Reads that the disk has failed."""
@@ -81,8 +82,8 @@ class ReadErrors:
         """Return ``read_errors``, and ``unreadable_segments``: the reads of these failed last."""
         oldest = self._seconds() - _REPORTED
         with self._lock:
-            unreadable = sum(last > oldest for last in self._unreadable.values())
-        return {"read_errors": self.count, "unreadable_segments": unreadable}
+            recent = {number for (number, _), last in self._unreadable.items() if last > oldest}
+        return {"read_errors": self.count, "unreadable_segments": len(recent)}
 
     def index(self, segment: Segment) -> SegmentIndex:
         """Return the index, or one of a damaged range if the disk has given none for long."""
@@ -175,7 +176,7 @@ class ReadErrors:
         number, entry = key
         # A file that is not there is lost, or was replaced.
         if error.errno != errno.ENOENT:
-            self._note_unreadable(number, now)
+            self._note_unreadable(key, now)
         if error.errno != errno.EIO:
             return False
         with self._lock:
@@ -190,16 +191,23 @@ class ReadErrors:
             is_known = lost is not None and lost.given_up
             if not is_known and now < failing.first + PATIENCE:
                 return False
-            self._unreadable.pop(number, None)
+            self._note_readable(number)
         lost = self._note(key)
         lost.last, lost.given_up = now, True
         return True
 
-    def _note_unreadable(self, number: int, now: float) -> None:
+    def _note_unreadable(self, key: _EntryKey, now: float) -> None:
+        number, entry = key
+        place = number, entry == _INDEX
         with self._lock:
-            if number not in self._unreadable:
+            if place not in self._unreadable:
                 _make_room(self._unreadable)
-            self._unreadable[number] = now
+            self._unreadable[place] = now
+
+    def _note_readable(self, number: int, only_index: bool = False) -> None:
+        self._unreadable.pop((number, True), None)
+        if not only_index:
+            self._unreadable.pop((number, False), None)
 
     def _note(self, key: _EntryKey) -> _LostEntry:
         with self._lock:
@@ -239,7 +247,7 @@ class ReadErrors:
             return
         number, entry = key
         with self._lock:
-            self._unreadable.pop(number, None)
+            self._note_readable(number, entry == _INDEX)
             lost = self._lost.pop(key, None)
             failing = self._failing.get(number)
             if failing is not None:

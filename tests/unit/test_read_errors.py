@@ -137,6 +137,15 @@ class FigureTests(ReadErrorCase):
         self.read()
         assert self.unreadable() == 0
 
+    def test_an_index_in_memory_does_not_show_that_the_messages_can_be_read(self) -> None:
+        self.break_page()
+        assert raised(OSError, self.read).errno == errno.EIO
+        topics_in(self.log.catalog, 0, 40)
+        assert self.unreadable() == 1
+        self.disk.broken.clear()
+        self.read()
+        assert self.unreadable() == 0
+
     def test_a_segment_that_nobody_reads_any_more(self) -> None:
         self.forbid()
         self.now += 599
