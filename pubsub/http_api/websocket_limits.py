@@ -6,9 +6,9 @@ from pubsub.wire.read_buffer import arrival_seconds
 
 # Confirmations that a client may be owed before no more is read from it.
 MAX_CONFIRMING = 256
-# Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
 NO_ROOM = "no-room"
 """The reason for which a client is not read from before there is memory for its message."""
+# Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
 READ_BYTES, _LONG_READ = 4 * 1024, 16 * 1024
 # Bytes of a message that may have arrived while there is no connect: a token, and a read behind it.
 CONNECT_BYTES = 32 * 1024
