@@ -184,3 +184,18 @@ class IdCollision(Refused):
     """Another topic's name has the same u32 id."""
 
     reason = "id-collision"
+
+
+PASSING = frozenset(
+    refused.reason
+    for refused in (
+        BackplaneAway,
+        HistoryUnavailable,
+        LimitReached,
+        MemoryExhausted,
+        PasswordsBusy,
+        RateLimited,
+        TopicUnreachable,
+    )
+)
+"""The reasons of refusals that may pass: the same request can succeed later."""

@@ -93,6 +93,10 @@ class Feed:
         if not self._missing:
             self.accepted.succeed(None)
 
+    def had(self, interest: Interest) -> bool:
+        """Return whether the broker has accepted ``interest`` before."""
+        return interest not in self._missing
+
     def end(self, error: ClientError | None) -> None:
         """End the input; ``error`` is raised after the queued items."""
         if not self.ended:

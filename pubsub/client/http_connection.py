@@ -16,19 +16,20 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from pubsub.client.http_batches import MALFORMED
+from pubsub.errors import PASSING
 from pubsub.wire.client_events import Alive, Closing, Opened, Rejected, WireEvent
 from pubsub.wire.client_wire import WireConnection, WireError, WireOptions
 
 _PATH, _SUBPROTOCOL = "/v1/ws", "pubsub.v1.json"
 # The same handshake would fail again with these.
 _PERMANENT = (400, 401, 403, 404, 426)
-# Those of the first request: it may succeed later.
-_TEMPORARY = ("rate-limited", "memory", "internal")
 # Characters of a server's text that are shown.
 _MAX_DETAIL = 300
 # The frames have the token and the messages.
 _QUIET = logging.getLogger("pubsub.client.websocket")
 _QUIET.disabled = True
+TEMPORARY = PASSING | {"internal"}
+"""The codes of requests that may succeed later."""
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -196,7 +197,7 @@ class HttpConnection(WireConnection):
                 code = str(error["code"])
                 # The message says which of several causes it is, such as a token that has expired.
                 why = str(error.get("message") or code)
-                self._end(Rejected(why, permanent=code not in _TEMPORARY), events)
+                self._end(Rejected(why, permanent=code not in TEMPORARY), events)
                 return
             self.welcomed(ok)
             events.append(Opened(self.resumed))

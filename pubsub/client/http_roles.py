@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pubsub.client.http_batches import messages_of_batch, value_of
-from pubsub.client.http_connection import HttpConnection, encode
+from pubsub.client.http_connection import TEMPORARY, HttpConnection, encode
 from pubsub.client.http_requests import (
     SIZE_BYTES,
     GatheredRequest,
@@ -256,7 +256,8 @@ class HttpSubscriber(HttpConnection):
                 events.append(Missed(interest.name, _gap(ok["gap"])))
             self.session.positions[interest] = f"{ok['epoch']}:{ok['start']}"
         elif error["code"] != "already-subscribed":
-            events.append(NotSubscribed(interest, str(error["message"])))
+            passing = error["code"] in TEMPORARY
+            events.append(NotSubscribed(interest, str(error["message"]), passing))
             return
         events.append(Subscribed(interest))
 

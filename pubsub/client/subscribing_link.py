@@ -2,7 +2,8 @@
 
 After every reconnection all subscriptions are made again. Unless the wire continues exactly where
 it was (``Traits.survives``), each feed gets a Gap: even a resumed session lacks messages that were
-on their way when the connection broke.
+on their way when the connection broke. One that the broker cannot renew at present is requested
+again after pauses, while the others go on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.messages import MessageBatch, MixedBatch
 from pubsub.client.notices import Disconnected, Ended, Notice, Reconnected
+from pubsub.client.renewals import Renewals
 from pubsub.wire.client_events import (
     Interest,
     Messages,
@@ -58,6 +60,7 @@ class SubscribingLink(Link):
         # After a reconnection: the subscriptions without a reply, and the notice after the last.
         self._repeated: set[Interest] = set()
         self._reconnected: Reconnected | None = None
+        self._renewals = Renewals(timing, random)
 
     # For the client
 
@@ -86,6 +89,7 @@ class SubscribingLink(Link):
         feed.end(None)
 
     def _unsubscribe(self, interest: Interest, now: float) -> None:
+        self._renewals.settle(interest)
         if self.state is LinkState.READY and self.connection is not None:
             if self.wire.traits.unsubscribes:
                 self._request_end(self.connection, interest)
@@ -127,19 +131,17 @@ class SubscribingLink(Link):
         """See ``Link``."""
         match event:
             case Subscribed():
-                for feed in self._feeds.of_interest(event.interest):
-                    feed.confirm(event.interest)
-                self._answered(event.interest)
+                self._accepted(event.interest)
             case NotSubscribed():
-                self._refused(event.interest, event.reason, now)
-                self._answered(event.interest)
+                self._not_accepted(event, now)
             case Unsubscribed():
                 self._unsubscribed(event.interest)
             case SubscriptionEnded():
                 if event.interest is None:
                     self._tell(Ended(event.reason))
                 else:
-                    self._refused(event.interest, event.reason, now)
+                    feeds = self._feeds.of_interest(event.interest)
+                    self._refused(event.interest, event.reason, feeds, now)
             case Missed():
                 self._missed(event)
             case MixedMessages():
@@ -147,12 +149,37 @@ class SubscribingLink(Link):
             case _:
                 pass
 
+    def _accepted(self, interest: Interest) -> None:
+        feeds = self._feeds.of_interest(interest)
+        reason = self._renewals.settle(interest)
+        if reason is not None and not self.wire.traits.survives:
+            self._tell_gaps(feeds, f"the subscription was refused for some time: {reason}")
+        for feed in feeds:
+            feed.confirm(interest)
+        self._answered(interest)
+
+    def _not_accepted(self, event: NotSubscribed, now: float) -> None:
+        """End the feeds, except those that the broker served before and may serve again."""
+        interest = event.interest
+        feeds = self._feeds.of_interest(interest)
+        kept = [feed for feed in feeds if event.passing and feed.had(interest)]
+        if not kept:
+            self._renewals.settle(interest)
+        elif self._renewals.put_off(interest, event.reason, now):
+            _log.warning(
+                "%s: the broker cannot renew the subscription to %r at present: %s; the client "
+                "requests it again until it succeeds", self.where, interest.name, event.reason
+            )  # fmt: skip
+        self._refused(interest, event.reason, [feed for feed in feeds if feed not in kept], now)
+        if not kept:
+            self._answered(interest)
+
     def _answered(self, interest: Interest) -> None:
         self._repeated.discard(interest)
         self._tell_reconnected()
 
     def _tell_reconnected(self) -> None:
-        """Report the reconnection once the broker has replied to all subscriptions."""
+        """Report the reconnection once the broker has accepted all subscriptions, or refused."""
         notice = self._reconnected
         if notice is not None and not self._repeated:
             self._reconnected = None
@@ -191,9 +218,9 @@ class SubscribingLink(Link):
             feed.withheld.discard(interest)
         self._feeds.withheld_changed()
 
-    def _refused(self, interest: Interest, reason: str, now: float) -> None:
+    def _refused(self, interest: Interest, reason: str, feeds: Iterable[Feed], now: float) -> None:
         error = f"{self.where}: the subscription to {interest.name!r} was refused: {reason}"
-        for feed in self._feeds.of_interest(interest):
+        for feed in feeds:
             for other in self._feeds.remove(feed):
                 # The broker has the other subscriptions of the feed, and would serve them further.
                 if other != interest:
@@ -223,6 +250,7 @@ class SubscribingLink(Link):
         """See ``Link``."""
         self._interrupted = True
         self._reconnected = None
+        self._renewals.clear()
         for interest in self._ending:
             self._release(interest)
         self._ending.clear()
@@ -235,6 +263,7 @@ class SubscribingLink(Link):
             self._feeds.remove(feed)
             feed.end(error)
         self._dropped.clear()
+        self._renewals.clear()
 
     def _check_silence(self, now: float) -> None:
         seconds = self._timing.keepalive
@@ -248,8 +277,16 @@ class SubscribingLink(Link):
             )  # fmt: skip
         super()._check_silence(now)
 
+    def own_deadline(self) -> float | None:
+        """See ``Link``."""
+        return self._renewals.due_at
+
     def expire(self, now: float) -> None:
         """See ``Link``. A subscription waits for the broker without limit."""
+        for interest in self._renewals.take(now):
+            assert self.connection is not None
+            self.connection.subscribe(interest)
+            self.touched(now)
 
     def closed(self) -> None:
         """See ``Link``."""

@@ -104,10 +104,14 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class NotSubscribed:
-    """The broker has refused the subscription. ``reason`` is a short name or the broker's text."""
+    """The broker has refused the subscription. ``reason`` is a short name or the broker's text.
+
+    ``passing`` if the same request may succeed later, or if the wire does not tell.
+    """
 
     interest: Interest
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

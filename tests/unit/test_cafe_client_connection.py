@@ -202,6 +202,12 @@ class SubscriberTests(SynchronousTestCase):
         events = connection.receive(refused + encode(Pong()) + encode(Pong()))
         assert events == [NotSubscribed(SEVEN, "UNAUTHORIZED"), Subscribed(NINE)]
 
+    def test_a_refusal_that_may_pass(self) -> None:
+        connection = opened(Role.SUBSCRIBER)
+        connection.subscribe(SEVEN)
+        events = connection.receive(encode(Error(ErrorCode.RATE_LIMIT_EXCEEDED)) + encode(Pong()))
+        assert events == [NotSubscribed(SEVEN, "RATE_LIMIT_EXCEEDED", passing=True)]
+
     def test_unsubscribing(self) -> None:
         connection = opened(Role.SUBSCRIBER)
         assert connection.unsubscribe(SEVEN)

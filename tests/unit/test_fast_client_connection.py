@@ -163,6 +163,17 @@ class BrokerTests(SynchronousTestCase):
         reader.connection.subscribe(SPORT)
         assert reader.take() == [Opened(), NotSubscribed(SPORT, "MISSING_PERMISSION")]
 
+    def test_a_refusal_that_may_pass(self) -> None:
+        house = fast_wire.Fast(self)
+        reader = self.reader(house, fast_wire.OWNER)
+        assert reader.take() == [Opened()]
+        house.broker.memory.limit = 1
+        reader.connection.subscribe(NEWS)
+        assert reader.take() == [NotSubscribed(NEWS, "RATE_LIMITED", passing=True)]
+        house.broker.memory.limit = 0
+        reader.connection.subscribe(NEWS)
+        assert reader.take() == [Subscribed(NEWS)]
+
     def test_a_bad_token(self) -> None:
         for role in Role:
             pair = Pair(fast_wire.Fast(self), "fast", make_wire(b"a.b.c").connect(role), "news")

@@ -197,6 +197,9 @@ class SubscriberTests(SynchronousTestCase):
         far.connection.subscribe(NEWS)
         events = far.receive(far.error(2, "not-authorized", "permission denied"))
         assert events == [NotSubscribed(NEWS, "permission denied")]
+        far.connection.subscribe(NEWS)
+        events = far.receive(far.error(3, "memory", "no room"))
+        assert events == [NotSubscribed(NEWS, "no room", passing=True)]
         assert positions(far) == {}
 
     def test_gaps(self) -> None:

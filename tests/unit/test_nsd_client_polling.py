@@ -107,7 +107,7 @@ class ResponseTests(SynchronousTestCase):
         assert connection.receive(MISSING) == []
         refused = error("LIMIT REACHED: identities")
         reason = "NO SUCH CHANNEL: news"
-        assert connection.receive(refused + MISSING) == [NotSubscribed(NEWS, reason)]
+        assert connection.receive(refused + MISSING) == [NotSubscribed(NEWS, reason, passing=True)]
 
     def test_a_response_to_nothing_is_the_last(self) -> None:
         for data in (SUCCESS * 2, NOTHING + b"x\n"):

@@ -14,7 +14,6 @@ from pubsub.wire.client_events import (
     Missed,
     NotSubscribed,
     Opened,
-    Rejected,
     Subscribed,
     WireEvent,
 )
@@ -270,17 +269,15 @@ class PositionTests(SynchronousTestCase):
         assert connection.receive(SUCCESS) == [Subscribed(start)]
         assert connection.take_output() == get(own_identity(connection, "news"), 4)
 
-    def test_a_broker_that_is_busy(self) -> None:
-        """A subscription is not given up because it cannot be renewed at present."""
-        for why in ("BROKER BUSY", "RATE LIMIT EXCEEDED"):
-            assert self.resumed().receive(error(why)) == [Rejected(why, permanent=False)]
-        new = opened()
-        new.subscribe(NEWS)
-        for connection, why in (
-            (new, "BROKER BUSY"),
-            (self.resumed(), "NOT AUTHORIZED: news"),
-        ):
-            assert connection.receive(error(why)) == [NotSubscribed(NEWS, why)]
+    def test_refusals_that_may_pass(self) -> None:
+        """Such a subscription is requested again, at the same position."""
+        for why in ("BROKER BUSY", "RATE LIMIT EXCEEDED", "LIMIT REACHED: subscriptions"):
+            connection = self.resumed()
+            assert connection.receive(error(why)) == [NotSubscribed(NEWS, why, passing=True)]
+            connection.subscribe(NEWS)
+            assert connection.take_output() == subscribing(epoch="e1", after=5)
+        why = "NOT AUTHORIZED: news"
+        assert self.resumed().receive(error(why)) == [NotSubscribed(NEWS, why)]
 
     def test_an_epoch_that_cannot_be_sent_back(self) -> None:
         for epoch, sent in (("\ud800", "?"), (5, "")):

@@ -185,7 +185,7 @@ class BrokerTests(SynchronousTestCase):
         ]
         reader = Pair(house, "rheos", make_wire().connect(Role.SUBSCRIBER))
         reader.connection.subscribe(SPORT)
-        assert reader.take() == [Opened(), NotSubscribed(SPORT, REFUSED)]
+        assert reader.take() == [Opened(), NotSubscribed(SPORT, REFUSED, passing=True)]
         reader.connection.subscribe(NEWS)
         reader.connection.ping()
         assert reader.take() == [Subscribed(NEWS), Alive()]
@@ -281,9 +281,18 @@ class SubscriberTests(SynchronousTestCase):
     def test_another_topic_after_a_refusal(self) -> None:
         connection = opened(Role.SUBSCRIBER)
         connection.subscribe(NEWS)
-        assert connection.receive(ACK + FAILED) == [NotSubscribed(NEWS, REFUSED)]
+        assert connection.receive(ACK + FAILED) == [NotSubscribed(NEWS, REFUSED, passing=True)]
         connection.subscribe(SPORT)
         assert connection.receive(ACK + ACK) == [Subscribed(SPORT)]
+
+    def test_the_same_topic_after_a_refusal(self) -> None:
+        """It is created again: its creation was perhaps refused too."""
+        connection = opened(Role.SUBSCRIBER)
+        connection.subscribe(NEWS)
+        requests = connection.take_output()
+        assert connection.receive(FAILED + FAILED) == [NotSubscribed(NEWS, REFUSED, passing=True)]
+        connection.subscribe(NEWS)
+        assert connection.take_output() == requests
 
     def test_messages_before_the_acknowledgment(self) -> None:
         """An acknowledgment may wait for the disk."""

@@ -128,7 +128,8 @@ class CafeSubscriber(CafeClientConnection):
         if not waiting.wanted:
             events.append(Unsubscribed(interest))
         elif errors:
-            events.append(NotSubscribed(interest, error_name(ErrorCode, errors[0])))
+            passing = errors[0] == ErrorCode.RATE_LIMIT_EXCEEDED
+            events.append(NotSubscribed(interest, error_name(ErrorCode, errors[0]), passing))
         else:
             events.append(Subscribed(interest))
 

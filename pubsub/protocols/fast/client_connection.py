@@ -242,9 +242,9 @@ class SubscriberConnection(FastClientConnection):
             self.send(encode(Subscribe(self.token, fnv1a32(name))))
             self.barrier(InterestBarrier(interest=interest, created=True))
         else:
-            events.append(
-                NotSubscribed(interest, error_name(ErrorCode, barrier.code(CREATE) or code))
-            )
+            code = barrier.code(CREATE) or code
+            passing = code == ErrorCode.RATE_LIMITED
+            events.append(NotSubscribed(interest, error_name(ErrorCode, code), passing))
 
     def scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
         """See ``FastClientConnection``."""

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import SUCCESS
-from pubsub.wire.client_events import (
-    Alive,
-    Interest,
-    NotSubscribed,
-    Opened,
-    Rejected,
-    WireEvent,
-)
+from pubsub.wire.client_events import Alive, Opened, Rejected, WireEvent
 from pubsub.wire.client_wire import Headers, Sender, UserLogin, WireConnection, WireError
 from pubsub.wire.confirm_groups import NOT_KNOWN, ConfirmGroup, ConfirmGroups
 
@@ -33,7 +25,7 @@ MOST_LINE = 64 * 1024 * 1024
 which each character is an escape."""
 # The requests that wait for the first reply, with and without a password.
 _LOGIN, _HELLO = object(), object()
-# Refusals of a connection or request that may be admitted the next time.
+# Refusals of a connection that may be admitted the next time.
 _LATER = ("BROKER BUSY", "RATE LIMIT EXCEEDED", "TOO MANY CONNECTIONS")
 # An identity that is not proved. If passwords are required, that is each of a client without one.
 _WRONG_PASSWORD = "WRONG PASSWORD"
@@ -41,6 +33,8 @@ _WRONG_PASSWORD = "WRONG PASSWORD"
 _NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
 """The beginning of the refusal for a channel that does not exist (nsd §6.1)."""
+PASSING = ("BROKER BUSY", "HISTORY UNAVAILABLE", "LIMIT REACHED", "RATE LIMIT EXCEEDED", MISSING)
+"""The beginnings of refusals that may pass; a channel is missing if it could not be opened."""
 # The error of a message that may be published nevertheless (nsd §6.1).
 _UNCONFIRMED = "UNCONFIRMED"
 # The identity of pings, which has no subscriptions.
@@ -54,17 +48,6 @@ def line(**fields: object) -> bytes:
 
 
 _PING = line(_class="GetRequest", identity=_NOBODY, after=0)
-
-
-def refusal(interest: Interest, error: str, known: Container[Interest]) -> WireEvent:
-    """Return the event of a refused subscription.
-
-    One that the broker has had before is not given up because the broker is busy: the next
-    connection asks again.
-    """
-    if error in _LATER and interest in known:
-        return Rejected(error, permanent=False)
-    return NotSubscribed(interest, error)
 
 
 class NsdClientConnection(WireConnection):

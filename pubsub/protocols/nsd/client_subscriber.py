@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pubsub.kernel import Columns
-from pubsub.protocols.nsd.client_connection import MISSING, NsdClientConnection, line, refusal
+from pubsub.protocols.nsd.client_connection import MISSING, PASSING, NsdClientConnection, line
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START
 from pubsub.wire.client_events import (
     Interest,
@@ -283,7 +283,7 @@ class NsdSubscriber(NsdClientConnection):
                 self.send(line(_class="OpenRequest", identity=waiting.interest.name))
                 self._subscribe(_SubscribeRequest(waiting.interest, created=True))
             elif error:
-                events.append(refusal(waiting.interest, error, self.session.positions))
+                events.append(NotSubscribed(waiting.interest, error, error.startswith(PASSING)))
             else:
                 self._begin(waiting.interest, fields, events)
 

@@ -305,7 +305,9 @@ class SubscriberConnection(RheosClientConnection):
         if interest is not None and failed:
             self._wanted.discard(interest.name.encode())
             self._only = b""
-            events.append(NotSubscribed(interest, REFUSED))
+            # Perhaps the topic does not exist, as its creation was refused too.
+            self._created.discard(interest.name)
+            events.append(NotSubscribed(interest, REFUSED, passing=True))
         elif interest is not None:
             events.append(Subscribed(interest))
 

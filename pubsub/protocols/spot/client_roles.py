@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pubsub.errors import PASSING
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.client_connection import SpotClientConnection, SpotSession, Waiting
 from pubsub.protocols.spot.commands import (
@@ -143,8 +144,10 @@ class SubscriberConnection(SpotClientConnection):
         ]
         if not waiting.wanted:
             events.append(Unsubscribed(interest))
+        elif refused:
+            events.append(NotSubscribed(interest, refused[0], refused[0] in PASSING))
         else:
-            events.append(NotSubscribed(interest, refused[0]) if refused else Subscribed(interest))
+            events.append(Subscribed(interest))
 
     def delivered(
         self,
