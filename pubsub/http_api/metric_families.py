@@ -203,6 +203,13 @@ FAMILIES: tuple[Family, ...] = (
         value("store", "read_errors"),
     ),
     Family(
+        "pubsub_history_unreadable_segments",
+        GAUGE,
+        "Segments whose last read failed, within ten minutes, and that are not taken for damaged.",
+        (),
+        value("store", "unreadable_segments"),
+    ),
+    Family(
         "pubsub_history_metadata_failing",
         GAUGE,
         "1 while the history's metadata cannot be written: its segments are kept until they can.",

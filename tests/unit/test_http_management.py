@@ -570,6 +570,13 @@ class StateTests(SynchronousTestCase):
                 assert one["what"].startswith(expected[1])
                 assert one["do"]
 
+    def test_segments_that_cannot_be_read_have_a_metric(self) -> None:
+        store = self.house.broker.store
+        figures = {**store.figures(), "unreadable_segments": 2.0}
+        with patch.object(store, "figures", return_value=figures):
+            metrics = self.client.get("/metrics").body
+        assert b"\npubsub_history_unreadable_segments 2" in metrics
+
     def test_metadata_that_cannot_be_written_is_shown(self) -> None:
         store = self.house.broker.store
         for failing in (1.0, 0.0):
