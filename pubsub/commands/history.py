@@ -6,12 +6,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from pubsub.broker.quantity_text import quantity
 from pubsub.commands.json_output import json_text
 from pubsub.errors import StartError
+
+if TYPE_CHECKING:
+    from pubsub.store.log_check import LogCheck
 
 # A migration then continues, and the other commands begin again.
 _MAKE_ROOM = "make room there, and run the command again"
@@ -116,11 +120,7 @@ def check(store: Path) -> int:
 
     The exit code is 1 if there is damage.
     """
-    from pubsub.store.log_check import LogCheck
-
-    with _errors(store):
-        opened = LogCheck(store)
-    with closing(opened) as found:
+    with closing(_opened(store)) as found:
         problems = 0
         for text in _each(found.problems(), store):
             problems += 1
@@ -129,9 +129,10 @@ def check(store: Path) -> int:
             click.echo(f"offsets {start} to {stop - 1} were lost before, and are marked as lost")
         catalog = found.catalog
         click.echo(
-            f"{store}: offsets {catalog.first} to {catalog.stop}, {found.messages} "
-            f"messages in {found.records} records of {found.segments} segments: "
-            + (f"{problems} problems" if problems else "no damage")
+            f"{store}: offsets {catalog.first} to {catalog.stop}, "
+            f"{quantity(found.messages, 'message')} in {quantity(found.records, 'record')} of "
+            f"{quantity(found.segments, 'segment')}: "
+            + (quantity(problems, "problem") if problems else "no damage")
         )
     return 1 if problems else 0
 
@@ -153,39 +154,60 @@ def repair(store: Path) -> None:
         click.echo(f"{store}: nothing had to be repaired")
 
 
+_unchecked = click.option(
+    "--no-check", is_flag=True, help="Do not read all of the copy, to report its damage."
+)
+
+
 @history.command("backup")
 @click.argument("path", type=click.Path(path_type=Path))
+@_unchecked
 @_store
-def backup(path: Path, store: Path) -> int:
+def backup(path: Path, no_check: bool, store: Path) -> int:
     """Copy the history to the new directory PATH, also while a broker runs.
 
-    The exit code is 1 if a segment, or a part of one, cannot be read, and is not in the copy.
+    The exit code is 1 if the copy lacks what cannot be read, or has damage.
     """
-    return _copy(store, path, "backup of")
+    return _copy(store, path, "backup of", check=not no_check)
 
 
-def _copy(source: Path, target: Path, what: str) -> int:
+def _copy(source: Path, target: Path, what: str, *, check: bool) -> int:
+    """Copy a history, and report the losses and the damage on standard error."""
     from pubsub.store.log_backup import copy_log
 
+    # The copy replaces the present directory, if it is named.
+    place = target.absolute()
     with _errors(source, target):
-        catalog, left_out = copy_log(source, target)
-    for line in left_out:
-        click.echo(line)
-    click.echo(f"{target}: {what} offsets {catalog.first} to {catalog.stop}")
-    return 1 if left_out else 0
+        catalog, problems = copy_log(source, target)
+    if check:
+        with closing(_opened(place, indexes=False)) as found:
+            problems += _each(found.problems(), place)
+    for line in problems:
+        click.echo(line, err=True)
+    result = f"{target}: {what} offsets {catalog.first} to {catalog.stop}"
+    click.echo(f"{result}, with {quantity(len(problems), 'problem')}" if problems else result)
+    return 1 if problems else 0
+
+
+def _opened(store: Path, *, indexes: bool = True) -> LogCheck:
+    from pubsub.store.log_check import LogCheck
+
+    with _errors(store):
+        return LogCheck(store, indexes=indexes)
 
 
 @history.command("restore")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@_unchecked
 @_store
-def restore(directory: Path, store: Path) -> int:
+def restore(directory: Path, no_check: bool, store: Path) -> int:
     """Copy the backup in DIR to the directory of a history.
 
-    The exit code is 1 if a segment, or a part of one, cannot be read, and is not in the copy.
+    The exit code is 1 if the copy lacks what cannot be read, or has damage.
     """
     if not directory.exists():
         raise StartError(f"history: {directory} does not exist; name the directory of a backup")
-    return _copy(directory, store, "restored")
+    return _copy(directory, store, "restored", check=not no_check)
 
 
 @history.command("migrate")

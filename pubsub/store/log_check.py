@@ -171,10 +171,14 @@ def _matches(index: SegmentIndex, made: RecordingIndex) -> bool:
 
 
 class LogCheck:
-    """The check of the log at ``path``. Raises as ``LogView``."""
+    """The check of the log at ``path``, without ``indexes`` only of what cannot be made again.
 
-    def __init__(self, path: Path) -> None:
+    Raises as ``LogView``.
+    """
+
+    def __init__(self, path: Path, *, indexes: bool = True) -> None:
         self._view = LogView(path, strict=False)
+        self._indexes = indexes
         self.segments = self.records = self.messages = 0
         self.lost: list[tuple[int, int]] = []
         """Ranges of offsets that were lost before, which the log says itself."""
@@ -233,7 +237,7 @@ class LogCheck:
             return
         if size is not None and row.size != size:
             yield f"{name} has {size} bytes, and had {row.size} when it was complete"
-        problem = index_problem(view.directory, segment, found)
+        problem = index_problem(view.directory, segment, found) if self._indexes else None
         if problem is not None and view.directory.size(name) is not None:
             yield problem
 

@@ -134,7 +134,7 @@ class CheckTests(HistoryCase):
         assert code == 1
         first, last = out.splitlines()
         assert first == f"{self.segments()[1].name}: offsets 10 to 19 are damaged"
-        assert last.endswith(": 1 problems")
+        assert last.endswith(": 1 problem")
 
     def test_every_byte_of_a_segment_counts(self) -> None:
         path = self.segments()[1]
@@ -464,16 +464,30 @@ class BackupTests(HistoryCase):
         path = self.segments()[1]
         path.write_bytes(b"?" + path.read_bytes())
         code, out = self.run_on("backup", str(self.backup))
-        first, last = out.splitlines()
-        assert (code, first) == (
-            1, f"{path.name} is not in the copy: the file is not a segment of a history",
-        )  # fmt: skip
-        assert last == f"{self.backup}: backup of offsets 0 to 30"
+        missing = "offsets 10 to 19 are missing: there is no segment of them"
+        assert (code, out.splitlines()) == (1, [
+            f"{self.backup}: backup of offsets 0 to 30, with 2 problems",
+            f"{path.name} is not in the copy: the file is not a segment of a history",
+            missing,
+        ])  # fmt: skip
         found = numbers(range(20, 30)), [(10, 20)]
         assert self.read(self.backup) == found
         restored = self.directory / "restored"
-        assert self.run_on("restore", str(self.backup), path=restored)[0] == 0
+        code, out = self.run_on("restore", str(self.backup), path=restored)
+        assert (code, out.splitlines()[1:]) == (1, [missing])
         assert self.read(restored) == found
+
+    def test_a_damaged_record_is_reported_and_copied(self) -> None:
+        path = self.segments()[1]
+        data = path.read_bytes()
+        path.write_bytes(data[:200] + bytes((data[200] ^ 1,)) + data[201:])
+        code, out = self.run_on("backup", "--no-check", str(self.directory / "unchecked"))
+        assert (code, out.count("\n")) == (0, 1)
+        code, out = self.run_on("backup", str(self.backup))
+        first, damage = out.splitlines()
+        assert (code, first) == (1, f"{self.backup}: backup of offsets 0 to 30, with 1 problem")
+        assert damage == f"{path.name}: a record of metadata at offset 10 is damaged"
+        assert self.read(self.backup) == self.read()
 
     def test_the_present_directory(self) -> None:
         self.backup.mkdir(parents=True)
