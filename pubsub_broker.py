@@ -2,17 +2,18 @@
 
 They are outside the package ``pubsub``, as another distribution, PyPubSub, has a package of that
 name too. If that one is found instead, these say so in one line.
+
+Other modules are imported in functions: until ``main`` is called, Ctrl-C shows a traceback.
 """
 
 from __future__ import annotations
 
-import atexit
 import signal
 import sys
-from contextlib import suppress
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _ADVICE = "install pubsub-broker into a virtual environment of its own"
 
@@ -21,6 +22,8 @@ def find_shadow() -> str:
     """Return one line if the package ``pubsub`` is that of another distribution, else nothing."""
     if _exists("pubsub.plugin"):
         return ""
+    from importlib.util import find_spec
+
     found = find_spec("pubsub")
     where = "nothing" if found is None else found.origin or "a directory without __init__.py"
     return (
@@ -40,6 +43,8 @@ def find_mixture() -> str:
 
 
 def _exists(name: str) -> bool:
+    from importlib.util import find_spec
+
     try:
         return find_spec(name) is not None
     except ImportError:
@@ -68,6 +73,9 @@ def _check() -> None:
 
 def _remove_caches() -> None:
     """Remove Twisted's caches of plugins that were written without the protocols."""
+    from contextlib import suppress
+    from pathlib import Path
+
     from twisted import plugins
 
     for directory in map(Path, plugins.__path__):
@@ -90,6 +98,8 @@ def __getattr__(name: str) -> Any:
     """
     if name == "WireProtocol":
         if find_shadow():
+            import atexit
+
             # At the end of the process, as Twisted writes it when it has imported the last dropin.
             atexit.register(_remove_caches)
             return _Nothing

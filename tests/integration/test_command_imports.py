@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 from pubsub.commands.command import main
@@ -48,3 +50,16 @@ class ImportTests(SynchronousTestCase):
         for command in (("--help",), ("pub", "--help"), ("completion", "bash")):
             found = imported(*command)
             assert not found & {*_HEAVY, "asyncio", "pubsub.client"}, command
+
+    def test_the_entry_point_before_it_handles_ctrl_c(self) -> None:
+        """Until then Ctrl-C shows a traceback."""
+        program = "import sys; import pubsub_broker; print(*sys.modules)"
+        # Without the module site, which imports for the installed packages.
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert not set(done.stdout.split()) & {"contextlib", "importlib.util", "pathlib", "typing"}
