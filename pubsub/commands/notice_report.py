@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pubsub.broker.quantity_text import quantity
+
 if TYPE_CHECKING:
     from pubsub.client import Notice
     from pubsub.commands.destination import Destination
@@ -50,11 +52,8 @@ def line_of(notice: Notice) -> str:
         case Ended(reason=reason):
             return f"the broker has ended a subscription: {reason}"
         case Refusal(count=count, reason=reason):
-            return f"{messages(count)} {'was' if count == 1 else 'were'} refused: {reason}"
+            be = "was" if count == 1 else "were"
+            return f"{quantity(count, 'message')} {be} refused: {reason}"
         case _:
-            return f"{messages(notice.count)} may not have been published: {notice.reason}"
-
-
-def messages(count: int) -> str:
-    """Return a number of messages as text."""
-    return "1 message" if count == 1 else f"{count} messages"
+            messages = quantity(notice.count, "message")
+            return f"{messages} may not have been published: {notice.reason}"

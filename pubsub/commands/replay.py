@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from pubsub.broker.quantity_text import quantity
 from pubsub.commands.daemon_work import in_daemon_thread
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.file_name import file_option
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, choose
 from pubsub.commands.message_source import MOST_BYTES, MOST_MESSAGES
-from pubsub.commands.notice_report import messages
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.commands.topic_patterns import report_patterns
@@ -104,7 +104,8 @@ def replay(
         shown = {"start": wanted.start, "stop": wanted.stop, "messages": count}
         click.echo(json.dumps(shown | {"damaged": wanted.damaged}))
     elif not quiet and output != "-":
-        click.echo(f"{messages(count)} of offsets {wanted.start} to {wanted.stop}", err=True)
+        messages = quantity(count, "message")
+        click.echo(f"{messages} of offsets {wanted.start} to {wanted.stop}", err=True)
 
 
 def find_range(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pubsub.broker.quantity_text import quantity
 from pubsub.broker.visible_text import visible
 from pubsub.commands.destination import destination, destination_options
 from pubsub.commands.json_output import echo_json
@@ -97,14 +98,15 @@ def _protocols(protocols: dict[str, Any]) -> Iterator[str]:
 def _facts(stats: dict[str, Any]) -> Iterator[str]:
     memory, store, slow, latency = (stats[one] for one in ("memory", "store", "slow", "latency"))
     limit = f" of {bytes_text(memory['limit'])}" if memory["limit"] else ""
-    yield f"topics    {stats['topics']:,}, {stats['subscriptions']:,} subscriptions"
+    yield f"topics    {stats['topics']:,}, {quantity(stats['subscriptions'], 'subscription', ',')}"
     yield (
         f"slow      {slow['paused']:,} paused, {slow['catching_up']:,} catching up, "
-        f"{slow['behind']:,} messages behind, {bytes_text(slow['queued_bytes'])} queued"
+        f"{quantity(slow['behind'], 'message', ',')} behind, "
+        f"{bytes_text(slow['queued_bytes'])} queued"
     )
     yield f"memory    {bytes_text(memory['used'])}{limit}"
     yield (
-        f"history   {store['next_offset'] - store['first_offset']:,} messages, "
+        f"history   {quantity(store['next_offset'] - store['first_offset'], 'message', ',')}, "
         f"{bytes_text(store.get('bytes', 0))}, on disk up to {store['committed']:,}"
     )
     if "backplane" in stats:
@@ -117,15 +119,15 @@ def _facts(stats: dict[str, Any]) -> Iterator[str]:
 def _backplane(backplane: dict[str, Any]) -> Iterator[str]:
     state = "connected" if backplane["connected"] else "away"
     yield (
-        f"backplane {state}, {backplane['messages_out']:,} messages sent, "
-        f"{backplane['messages_in']:,} received, {backplane['topics']:,} topics"
+        f"backplane {state}, {quantity(backplane['messages_out'], 'message', ',')} sent, "
+        f"{backplane['messages_in']:,} received, {quantity(backplane['topics'], 'topic', ',')}"
     )
     if "history_connected" in backplane:
         is_shared = backplane["history_connected"] and not backplane["history_trouble"]
         yield (
             f"          history {'' if is_shared else 'not '}shared, "
-            f"{backplane['history_unreplicated']:,} messages wait for others, "
-            f"{backplane['history_lag']:,} records of others not read"
+            f"{quantity(backplane['history_unreplicated'], 'message', ',')} not shared yet, "
+            f"{quantity(backplane['history_lag'], 'record', ',')} of others not read"
         )
 
 

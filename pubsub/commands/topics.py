@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pubsub.broker.quantity_text import quantity
 from pubsub.commands.destination import destination, destination_options
 from pubsub.commands.json_output import echo_json
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
@@ -77,10 +78,8 @@ def list_topics(context: click.Context, match: str | None, unused: bool, as_json
     left_out: list[TableRow] = []
     print_rows(_COLUMNS, rows if unused else _used(rows, left_out), as_json)
     if left_out and sys.stdout.isatty():
-        what = "topic" if len(left_out) == 1 else "topics"
-        click.echo(
-            f"left out: {len(left_out)} {what} that no client has used; --all lists them", err=True
-        )
+        what = quantity(len(left_out), "topic")
+        click.echo(f"left out: {what} that no client has used; --all lists them", err=True)
 
 
 def _rows(api: Api, query: Mapping[str, object]) -> Iterator[TableRow]:
@@ -152,7 +151,7 @@ def rotate(
     if as_json:
         click.echo(json.dumps(found))
     else:
-        click.echo(f"{found['kept']} subscriptions stay, {found['ended']} end")
+        click.echo(f"{quantity(found['kept'], 'subscription')} kept, {found['ended']} ended")
 
 
 @topics.command("delete")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.peers import LOST
+from pubsub.broker.quantity_text import quantity
 from pubsub.build_info import build_kind, version
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     if lost:
         yield _notice(
             WARNING,
-            f"{lost} of {sum(stats['peers'].values())} peers cannot be reached",
+            f"{lost} of {quantity(sum(stats['peers'].values()), 'peer')} cannot be reached",
             "publishes to their topics are refused; see /v1/peers and the log for their addresses",
         )
     yield from _slow(stats["slow"])
@@ -107,8 +108,8 @@ def _twice_hosted(found: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
         name, endpoint = found["example"]
         yield _notice(
             WARNING,
-            f"{found['topics']:,} topics have two hosts, such as {name!r}, which {endpoint} hosts "
-            "too: each has the messages of its own clients only",
+            f"{quantity(found['topics'], 'topic', ',')} with two hosts, such as {name!r}, which "
+            f"{endpoint} hosts too: each has the messages of its own clients only",
             "delete each of these topics, with its messages, at one of the two brokers; see "
             "docs/operating.md, Several brokers",
         )
@@ -144,7 +145,7 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     if unreadable:
         yield _notice(
             CRITICAL,
-            f"{unreadable:,.0f} segments of the history cannot be read",
+            f"{quantity(int(unreadable), 'segment', ',')} of the history cannot be read",
             "see the log of the broker for the reason; check the permissions of the files and the "
             "disk. The notice ends with a read that succeeds, or ten minutes after the last one",
         )
@@ -152,7 +153,7 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     if damaged:
         yield _notice(
             CRITICAL,
-            f"{damaged:,.0f} offsets of the history are damaged or missing",
+            f"the history has {quantity(int(damaged), 'damaged or missing offset', ',')}",
             "see damaged in /v1/store; check the disk, run pubsub history check, restore a backup",
         )
 
@@ -169,9 +170,11 @@ def _issuers(issuers: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 def _slow(slow: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     if slow["behind"] >= _BEHIND:
+        count = slow["catching_up"]
+        who = f"{quantity(count, 'subscriber')} {'is' if count == 1 else 'are'}"
         yield _notice(
             WARNING,
-            f"{slow['catching_up']} subscribers are {slow['behind']:,} messages behind",
+            f"{who} {slow['behind']:,} messages behind",
             "see the slow subscribers; if it lasts, they need more connections or fewer topics",
         )
 

@@ -20,7 +20,7 @@ def test_topics(start: Start, tmp_path: Path) -> None:
     assert "pubsub topics create" in error("topics", "rotate", "a/b", "--queue-key=k", env=env)
     output("topics", "create", "a/b", "--queue-key=k1", env=env)
     rotated = output("topics", "rotate", "a/b", "--queue-key=k2", env=env)
-    assert rotated == b"0 subscriptions stay, 0 end\n"
+    assert rotated == b"0 subscriptions kept, 0 ended\n"
     assert "pubsub topics rotate" in error("topics", "create", "a/b", "--queue-key=x", env=env)
     (shown,) = output("topics", "list", "--match=a/*", "--json", env=env).splitlines()
     assert json.loads(shown)["keyed"] is True

@@ -544,14 +544,21 @@ class StateTests(SynchronousTestCase):
             ("reactor", {"lag": 0.25}, ("warning", "the broker did not answer for 0.25 s")),
             ("store", {"disk_free": 2**30}, None),
             ("store", {"disk_free": 2**29}, ("warning", "512 MiB are left on the disk")),
-            ("store", {"damaged_offsets": 3}, ("critical", "3 offsets of the history are damaged")),
+            (
+                "store", {"damaged_offsets": 3},
+                ("critical", "the history has 3 damaged or missing offsets"),
+            ),
             (
                 "store", {"unreadable_segments": 2.0},
                 ("critical", "2 segments of the history cannot be read"),
             ),
             (
+                "store", {"unreadable_segments": 1.0},
+                ("critical", "1 segment of the history cannot be read"),
+            ),
+            (
                 "twice_hosted", {"topics": 1, "example": ["t", "tcp://b:7073"]},
-                ("warning", "1 topics have two hosts, such as 't', which tcp://b:7073 hosts too"),
+                ("warning", "1 topic with two hosts, such as 't', which tcp://b:7073 hosts too"),
             ),
             ("slow", {"behind": 9_999}, None),
             (

@@ -99,7 +99,7 @@ class CommandTests(SynchronousTestCase):
         self.run_it(topics, "create", "a/b", "--queue-key=k")
         self.answers["/v1/topics/a%2Fb/key"] = {"kept": 1, "ended": 2}
         printed = self.run_it(topics, "rotate", "a/b", "--queue-key=n")
-        assert printed == "1 subscriptions stay, 2 end\n"
+        assert printed == "1 subscription kept, 2 ended\n"
         assert '"kept": 1' in self.run_it(topics, "rotate", "a/b", "--queue-key=n", "--json")
         assert self.requests[0] == (
             "put", "/v1/topics/a%2Fb", {"sync": False, "queue_key": "k"}
@@ -199,7 +199,7 @@ class CommandTests(SynchronousTestCase):
             (True, "", "shared"), (True, "x", "not shared"), (False, "", "not shared"),
         ):  # fmt: skip
             shares.update(waiting, history_connected=connected, history_trouble=trouble)
-            expected = f"history {state}, 4 messages wait for others, 5 records of others not read"
+            expected = f"history {state}, 4 messages not shared yet, 5 records of others not read"
             assert expected in [line.strip() for line in page(found)]
 
 

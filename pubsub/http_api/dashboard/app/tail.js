@@ -17,7 +17,7 @@
  */
 
 import { ApiProblem, call, linesOf, messageOf, segment, send } from "./api.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 import { fromBase64, Payload, readable } from "./payload.js";
 
 /** Messages that are kept. */
@@ -169,7 +169,7 @@ export class Tail extends EventTarget {
     const found = lines.slice(-MOST).map((line) => this.#parse(JSON.parse(line)));
     if (lines.length > MOST)
       found.unshift(
-        this.#gap(`${count(lines.length - MOST)} messages are not shown: they came too fast`),
+        this.#gap(`${plural(lines.length - MOST, "message")} not shown: more came than fit`),
       );
     const shown = /** @type {Message[]} */ (found.filter(Boolean));
     if (this.paused) this.#held = [...this.#held, ...shown].slice(-MOST);

@@ -3,7 +3,7 @@
 import { call, segment } from "./api.js";
 import { ask, field } from "./dialogs.js";
 import { announce, h } from "./dom.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 import { keyChoice, showKey } from "./queue_key.js";
 
 /**
@@ -74,7 +74,7 @@ export async function changeKey(topic, isKeyed) {
       const path = `topics/${segment(topic)}`;
       if (isKeyed) {
         const { kept, ended } = await call(`${path}/key`, {}, { method: "POST", body });
-        said = `${count(kept)} subscriptions stay, ${count(ended)} end`;
+        said = `${plural(kept, "subscription")} kept, ${count(ended)} ended`;
       } else {
         await call(path, {}, { method: "PUT", body });
         said = "The topic has a queue key";
