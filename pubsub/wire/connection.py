@@ -125,7 +125,7 @@ class Connection(StreamClient):
     def dataReceived(self, data: bytes) -> None:
         """Parse ``data``, together with the partial frame before it."""
         if self._idle_ticks:
-            if self._discards_input or (self._idle_ticks < 0 and self._refuses_foreign(data)):
+            if self._discards_input or (self._idle_ticks < 0 and self.refuses_first(data)):
                 return
             self._idle_ticks = 0
         buffer = self._read_buffer
@@ -137,8 +137,11 @@ class Connection(StreamClient):
         if done < len(data) or self._read_buffer is not None:
             self._keep_partial(data, done, need)
 
-    def _refuses_foreign(self, data: bytes) -> bool:
-        """Refuse a client that begins with TLS, or a proxy's header; return whether it does."""
+    def refuses_first(self, data: bytes) -> bool:
+        """Refuse a client whose first bytes are of another protocol; return whether they are.
+
+        Here those of TLS and of a proxy's header, which every protocol recognizes.
+        """
         found = foreign_start(data, self.refusal)
         if found is not None:
             self.fail(*found)

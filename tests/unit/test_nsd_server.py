@@ -399,3 +399,29 @@ class HttpRequestTests(SynchronousTestCase):
             client = self.nsd.connect("nsd")
             client.send(line + b"\r\n" + wire.open_("ada"))
             assert client.take() == wire.error(f"INVALID REQUEST: [{line.decode()}]") + SUCCESS
+
+
+class BinaryTests(SynchronousTestCase):
+    """The first message of a binary protocol, which need not contain a line feed"""
+
+    def test_it_is_answered_at_once(self) -> None:
+        greeting = b"\xff" + bytes(8) + b"\x7f\3"
+        for data in (cafe_wire.hs_sub(b"\x07"), greeting, b"\x01abc", greeting + b"\n" + greeting):
+            nsd = Nsd()
+            client = nsd.connect("nsd")
+            client.send(data)
+            shown = data.partition(b"\n")[0].decode(errors="replace")
+            assert json.loads(client.take())["error"] == f"INVALID REQUEST: [{shown}]"
+            assert client.closed
+            assert nsd.broker.counters.refusals == {("nsd", "binary-protocol"): 1}
+
+    def test_text_leaves_it_open(self) -> None:
+        for line in ("é", "\ufeff{}", "\t\x01", "[\x7f", "\U0010ffff"):
+            client = Nsd().connect("nsd")
+            client.send(line.encode())
+            assert client.take() == b""
+            # Bytes that are not the first do not matter.
+            client.send(b"\n\x01\n")
+            answers = [json.loads(one)["error"] for one in client.take().splitlines()]
+            assert answers == [f"INVALID REQUEST: [{one}]" for one in (line, "\x01")]
+            assert not client.closed

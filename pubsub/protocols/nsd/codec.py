@@ -100,6 +100,8 @@ _GET = re.compile(
 
 # The first line of a request of HTTP.
 _HTTP = re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]")
+# Control characters, and bytes with which no character of UTF-8 begins.
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xc1\xf5-\xff]")
 
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
@@ -115,6 +117,11 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
 def is_http(line: bytes) -> bool:
     """Return whether a request of HTTP begins with ``line``."""
     return _HTTP.fullmatch(line) is not None
+
+
+def begins_binary(data: bytes) -> bool:
+    """Return whether ``data``, the first bytes of a client, are no text."""
+    return _BINARY.match(data) is not None
 
 
 def parse(text: bytes, line: bytes) -> Request:
@@ -303,3 +310,9 @@ class LineStream:
         if not self._in_base64:
             return self.feed(*pieces, b"\n")
         return self.feed(*pieces) + base64.b64encode(self._remainder) + b"\n"
+
+
+def unparsed(line: bytes) -> bytes:
+    """Return the response to a line that is not parsed, which need not be complete."""
+    shown = line[: 4 * SHOWN].partition(b"\n")[0].decode(errors="replace")[:SHOWN]
+    return wrap(error(f"INVALID REQUEST: [{shown}]"), False)

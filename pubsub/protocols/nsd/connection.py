@@ -14,7 +14,6 @@ from pubsub.errors import RateLimited, Refused
 from pubsub.kernel import Columns, TextTable
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
-    SHOWN,
     SUCCESS,
     Get,
     InvalidLine,
@@ -23,10 +22,12 @@ from pubsub.protocols.nsd.codec import (
     Request,
     Subscribe,
     Unsubscribe,
+    begins_binary,
     error,
     is_http,
     parse,
     password_of,
+    unparsed,
     unwrap,
     wrap,
 )
@@ -113,11 +114,11 @@ class NsdConnection(Connection):
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at > MAX_LINE + data.endswith(b"\r"):
-                    self._fail_too_long(data[at:])
+                    self.fail("line-too-long", unparsed(data[at:]), data[at:])
                 break
             line = data[at:end].removesuffix(b"\r")
             if len(line) > MAX_LINE:
-                self._fail_too_long(line)
+                self.fail("line-too-long", unparsed(line), line)
                 break
             self._answer(line)
             at = end + 1
@@ -132,9 +133,11 @@ class NsdConnection(Connection):
         # A longest line may wait for its \n with a \r.
         return at, MAX_LINE + (1 if len(data) - at <= MAX_LINE else 2)
 
-    def _fail_too_long(self, line: bytes) -> None:
-        shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
-        self.fail("line-too-long", wrap(error(f"INVALID REQUEST: [{shown}]"), False), line)
+    def refuses_first(self, data: bytes) -> bool:
+        """See ``Connection``. A binary protocol may never send the end of a line."""
+        if not super().refuses_first(data) and begins_binary(data):
+            self.fail("binary-protocol", unparsed(data), data)
+        return self.closing
 
     def _publish_columns(self, columns: Columns, data: bytes, at: int) -> int:
         """Publish the bodies of lines from ``at`` on whose heads are known.
