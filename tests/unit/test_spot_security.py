@@ -13,7 +13,13 @@ from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.curve import Box, CurveClient, CurveServer
 from pubsub.protocols.spot.security import SETTINGS, CurveSecret
-from pubsub.protocols.spot.zmtp import Command, ZmtpError, encode_command, encode_message
+from pubsub.protocols.spot.zmtp import (
+    Command,
+    ZmtpError,
+    encode_command,
+    encode_message,
+    greeting,
+)
 from tests.unit.brokers import QUERY, message, ready, subscribe
 from tests.unit.fakes import scratch
 from tests.unit.spot_security import (
@@ -185,6 +191,13 @@ class MechanismTests(SecurityCase):
             assert client.closed
             assert house.broker.counters.refusals == {("spot", "mechanism"): 1}
             assert "t" not in house.broker.topics
+
+    def test_a_client_without_any_of_a_list_learns_of_the_first(self) -> None:
+        for mechanism, expected in (("plain,curve", b"PLAIN"), ("curve,plain", b"CURVE")):
+            client = self.house(mechanism).connect("spot")
+            client.send(ready(b"DEALER"))
+            assert client.take() == greeting(expected, is_server=True)
+            assert client.closed
 
     def test_of_a_list_the_client_chooses(self) -> None:
         house = self.house("null,plain,curve")

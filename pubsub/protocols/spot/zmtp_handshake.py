@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.protocols.spot.mechanisms import ONLY_NULL, Mechanism, Mechanisms
+from pubsub.protocols.spot.mechanisms import NULL, ONLY_NULL, Mechanism, Mechanisms
 from pubsub.protocols.spot.refusals import MALFORMED_METADATA, READY_EXPECTED
 from pubsub.protocols.spot.zmtp import (
     GREETING,
@@ -123,11 +123,14 @@ class Handshake:
         """Use the mechanism ``name`` of the peer; raises ZmtpError if this side does not."""
         make = self._mechanisms.get(name)
         if make is None:
-            raise ZmtpError("mechanism")
+            # ERROR is part of a mechanism. But the peer learns that it has another one.
+            raise ZmtpError("mechanism", self._rest(next(iter(self._mechanisms))))
         self.mechanism = mechanism = make()
-        if len(self._mechanisms) > 1:
-            self._output = greeting(name, mechanism.is_server)[_MAJOR + 1 :]
-        self._output += mechanism.begin()
+        self._output = self._rest(name) + mechanism.begin()
+
+    def _rest(self, name: bytes) -> bytes:
+        """Return the rest of the greeting, if ``greet`` has returned its begin only."""
+        return greeting(name, name != NULL)[_MAJOR + 1 :] if len(self._mechanisms) > 1 else b""
 
     def _take_metadata(self, data: bytes) -> None:
         found = parse_metadata(data)
