@@ -119,7 +119,8 @@ class Parameters:
             return False
         if value in (True, "1", "true"):
             return True
-        raise invalid(f"{name}: expected 1 or 0")
+        is_of_url = isinstance(self._given[name], _UrlValues)
+        raise invalid(f"{name}: expected {'1 or 0' if is_of_url else 'true or false'}")
 
     def text(self, name: str, default: str | None = None, most: int = _MAX_NAME) -> str:
         """Return text of 1 to ``most`` bytes."""

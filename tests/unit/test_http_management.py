@@ -200,6 +200,11 @@ class TopicChangeTests(SynchronousTestCase):
     def test_a_topic_may_be_synchronous(self) -> None:
         assert self.send("PUT", "/v1/topics/a", {"sync": True}).json["durability"] == "sync"
 
+    def test_the_error_of_a_boolean_has_the_form_of_the_request(self) -> None:
+        in_body = self.send("PUT", "/v1/topics/a", {"sync": "yes"}).json["message"]
+        in_url = self.house.connect().get("/v1/topics?unused=yes").json["message"]
+        assert (in_body, in_url) == ("sync: expected true or false", "unused: expected 1 or 0")
+
     def test_a_queue_key_that_no_token_of_fast_has(self) -> None:
         """One of before stays, and can be given again."""
         long = "é" * 55
