@@ -21,8 +21,8 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from pubsub.broker.master_secrets import MasterSecret
-from pubsub.broker.secret_files import MIN_SECRET
+from pubsub.broker.credentials.master_secrets import MasterSecret
+from pubsub.broker.credentials.secret_files import MIN_SECRET
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge

@@ -2,7 +2,7 @@
 
 These are zope interfaces where Twisted adapts or looks up an object, and typing protocols where
 only the type checker needs them. That of a protocol plugin is in ``plugin.py``; those that mention
-a ``Topic`` are in ``broker/topics.py``.
+a ``Topic`` are in ``broker/topic_space/topics.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page
-    from pubsub.broker.histogram import Histogram
+    from pubsub.broker.figures.histogram import Histogram
+    from pubsub.broker.routing.batch import Batch, Page
     from pubsub.kernel import Head, Senders
     from pubsub.store.parcel import Parcel
 

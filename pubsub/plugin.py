@@ -17,7 +17,7 @@ from zope.interface import Attribute, Interface, implementer
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocolFactory
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.dissector.declaration import Declaration
     from pubsub.settings import Setting
     from pubsub.wire.client_side import ClientSide

@@ -34,8 +34,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pubsub.broker.access_table import ACTIONS  # noqa: E402
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS  # noqa: E402
+from pubsub.broker.access_rules.access_table import ACTIONS  # noqa: E402
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS  # noqa: E402
 from pubsub.dissector.generator import display_filters  # noqa: E402
 from pubsub.http_api.endpoints import ENDPOINTS, JSON, Endpoint  # noqa: E402
 from pubsub.http_api.metric_families import FAMILIES  # noqa: E402

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from zlib import crc32
 
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.store import record
 from pubsub.store.log_directory import LogDirectory

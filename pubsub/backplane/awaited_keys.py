@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.backplane.shared_state import ISharedState
-    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.credentials.queue_keys import QueueKeys
 
 # Seconds for which a key is waited for, between two looks, and for which a topic without one is not
 # waited for again.

@@ -10,7 +10,7 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pubsub.broker.setting_files import read_file
+from pubsub.broker.credentials.setting_files import read_file
 from pubsub.errors import ConfigurationError
 
 _CREDS = "backplane-creds"

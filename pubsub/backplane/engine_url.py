@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pubsub.backplane.engine_credentials import login
-from pubsub.broker.setting_files import read_file, warn_if_readable
+from pubsub.broker.credentials.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
 from pubsub.settings import Kind
 

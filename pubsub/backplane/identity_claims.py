@@ -19,7 +19,7 @@ from pubsub.backplane.identity_entry import (
 )
 from pubsub.backplane.identity_values import KEPT
 from pubsub.backplane.outdated import Outdated
-from pubsub.broker.identity_sharing import (
+from pubsub.broker.clients.identity_sharing import (
     ClaimedIdentity,
     FormerNumbers,
     IdentityClaim,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pubsub.backplane.log_numbers import LogNumbers
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState
-    from pubsub.broker.start_positions import Position
+    from pubsub.broker.delivery.start_positions import Position
     from pubsub.store.shared_store import SharedStore
 
 _ATTEMPTS = 4

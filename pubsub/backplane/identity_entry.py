@@ -21,7 +21,7 @@ from pubsub.backplane.entry_format import (
 )
 from pubsub.backplane.number_points import NumberPoint
 from pubsub.backplane.shared_position import SharedPosition
-from pubsub.broker.identity_sharing import FormerNumbers, IdentityContent
+from pubsub.broker.clients.identity_sharing import FormerNumbers, IdentityContent
 
 _VERSION = 1
 MAX_VALUE = 512 * 1024

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.backplane.shared_state import ISharedState
-    from pubsub.broker.identity_sharing import IdentityContent
+    from pubsub.broker.clients.identity_sharing import IdentityContent
     from pubsub.broker.memory_budget import MemoryBudget
 
 log = Logger()

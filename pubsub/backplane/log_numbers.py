@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
-    from pubsub.broker.identity_sharing import FormerNumbers
-    from pubsub.broker.start_positions import Position
+    from pubsub.broker.clients.identity_sharing import FormerNumbers
+    from pubsub.broker.delivery.start_positions import Position
     from pubsub.store.shared_store import SharedStore
 
 TABLE = "shared-numbers"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.interfaces import IBackplane
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.shared_state import HEADER_BYTES
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.errors import StartError
 from pubsub.interfaces import IBackplane
 

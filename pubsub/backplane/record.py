@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Headers
+    from pubsub.broker.routing.batch import Batch, Headers
 
 PROOF_BYTES = 32
 _HEAD = struct.Struct("<QIIBBBx")

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pubsub.broker.access import RESERVED
+from pubsub.broker.access_rules.access import RESERVED
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.service import BrokerService
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.store.shared_store import SharedStore
 
 _LABEL = "backplane"

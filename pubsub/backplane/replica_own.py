@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.access import RESERVED
+from pubsub.broker.access_rules.access import RESERVED
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.credentials.queue_keys import QueueKeys
+    from pubsub.broker.routing.batch import Batch
     from pubsub.interfaces import IStore
 
 RUNS = "replica-runs"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from zlib_ng.zlib_ng import crc32
 
 from pubsub.backplane.record import MalformedRecord
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.block_columns import HAS_HEADERS, RUN, decode_names, encode_names
 from pubsub.store.stored_runs import record_of

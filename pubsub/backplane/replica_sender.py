@@ -22,7 +22,7 @@ from pubsub.backplane.replica_record import (
 
 if TYPE_CHECKING:
     from pubsub.backplane.replica_stream import ReplicaStream
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()

@@ -29,7 +29,7 @@ from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
     from pubsub.backplane.shared_state import ISharedState, StateEntry
-    from pubsub.broker.master_secrets import MasterSecret, SecretRing
+    from pubsub.broker.credentials.master_secrets import MasterSecret, SecretRing
     from pubsub.broker.service import BrokerService
 
 log = Logger()

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 
 from pubsub.backplane.session_entry import SessionEntry
 from pubsub.backplane.shared_position import UnknownPosition
-from pubsub.broker.session_sharing import SessionContent
-from pubsub.broker.start_positions import Position, Resumption, offset_of
+from pubsub.broker.clients.session_sharing import SessionContent
+from pubsub.broker.delivery.start_positions import Position, Resumption, offset_of
 
 if TYPE_CHECKING:
     from pubsub.backplane.shared_position import Extent, SharedPosition

@@ -26,7 +26,7 @@ from pubsub.errors import BackplaneAway
 if TYPE_CHECKING:
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
-    from pubsub.broker.session_sharing import SessionContent
+    from pubsub.broker.clients.session_sharing import SessionContent
 
 _ATTEMPTS = 3
 # Seconds for which a value of a session that was taken is kept until its broker writes it.

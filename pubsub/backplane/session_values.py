@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.clients.session_sharing import SharedClient
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.session_sharing import SharedClient
     from pubsub.broker.slices import Work
 
 log = Logger()

@@ -24,7 +24,7 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.returning_batches import ReturningBatches
 from pubsub.backplane.settled_batches import KEPT, QueryName, SettledBatches, key_of
 from pubsub.backplane.shared_state import in_time
-from pubsub.broker.history_reads import all_on_disk
+from pubsub.broker.delivery.history_reads import all_on_disk
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:

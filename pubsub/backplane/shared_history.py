@@ -26,14 +26,14 @@ from pubsub.backplane.replica_stream import StreamAway
 from pubsub.backplane.shared_positions import SharedPositions
 from pubsub.backplane.sharing_notice import SharingNotice
 from pubsub.backplane.unsent_messages import UnsentMessages
-from pubsub.broker.held_request import opened
+from pubsub.broker.publishing.held_request import opened
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
     from pubsub.backplane.replica_record import RecordPart
     from pubsub.backplane.replica_stream import ReplicaStream, StreamMessage
     from pubsub.backplane.spool import SharedLimits
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.service import BrokerService
     from pubsub.interfaces import PublisherGate
     from pubsub.store.shared_store import SharedStore

@@ -35,7 +35,7 @@ from pubsub.backplane.log_numbers import LogNumbers
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.shared_state import in_time
-from pubsub.broker.identity_sharing import MAX_CHANNELS, IdentityClaim, IdentityContent
+from pubsub.broker.clients.identity_sharing import MAX_CHANNELS, IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from pubsub.backplane.shared_positions import SharedPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
-    from pubsub.broker.identity_sharing import FormerNumbers, IdentityHolder
+    from pubsub.broker.clients.identity_sharing import FormerNumbers, IdentityHolder
+    from pubsub.broker.delivery.start_positions import Position
     from pubsub.broker.service import BrokerService
-    from pubsub.broker.start_positions import Position
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()

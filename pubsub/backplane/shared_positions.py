@@ -22,13 +22,13 @@ from pubsub.backplane.position_index import (
     Range,
     messages_of,
 )
-from pubsub.broker.history_reads import all_on_disk, require_written
+from pubsub.broker.delivery.history_reads import all_on_disk, require_written
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:
     from pubsub.backplane.shared_batches import SharedBatches
     from pubsub.backplane.shared_position import SharedPosition
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pubsub.backplane.shared_position import SharedPosition
     from pubsub.backplane.shared_positions import SharedPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
+    from pubsub.broker.clients.session_sharing import KeyedListener, SessionContent, SharedClient
     from pubsub.broker.service import BrokerService
-    from pubsub.broker.session_sharing import KeyedListener, SessionContent, SharedClient
 
 log = Logger()
 TICK = 0.5

@@ -28,7 +28,7 @@ from pubsub.backplane.topic_changes import InThread, TopicChanges
 from pubsub.backplane.topic_ends import TopicEnds
 from pubsub.backplane.topic_entry import CLOSED, UNUSED, TopicEntry, decode, topic_of
 from pubsub.backplane.unshared_topics import UnsharedTopics
-from pubsub.broker.access import RESERVED
+from pubsub.broker.access_rules.access import RESERVED
 from pubsub.errors import BackplaneAway, Refused
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pubsub.backplane.shared_state import ISharedState
     from pubsub.broker.service import BrokerService
     from pubsub.broker.slices import Work
-    from pubsub.broker.topic_sharing import Requirements, Result
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topic_sharing import Requirements, Result
+    from pubsub.broker.topic_space.topics import Topic
 
 log = Logger()
 LABEL = "backplane"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import InvalidTopicName
 
 ROOT = "pubsub.v1.t"

@@ -15,7 +15,7 @@ from pubsub.backplane.topic_entry import (
     TopicEntry,
     decode,
 )
-from pubsub.broker.queue_key_hashing import seal
+from pubsub.broker.credentials.queue_key_hashing import seal
 from pubsub.errors import BackplaneAway, Refused, TopicExists, TopicNotFound, WrongKey
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pubsub.backplane.leases import Leases
     from pubsub.backplane.name_locks import NameLocks
     from pubsub.backplane.shared_entries import SharedEntries
-    from pubsub.broker.queue_keys import QueueKeys
-    from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topic_sharing import Requirements
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.credentials.queue_keys import QueueKeys
+    from pubsub.broker.topic_space.topic_registry import TopicRegistry
+    from pubsub.broker.topic_space.topic_sharing import Requirements
+    from pubsub.broker.topic_space.topics import Topic
 
 _Result = TypeVar("_Result")
 # How often a change is tried again because another broker was first.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.backplane.spool import SharedLimits, Spool, Waiters
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
 
 # Seconds that publishers are held for a slow engine.
 _STALLED = 5.0

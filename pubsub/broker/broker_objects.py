@@ -10,30 +10,30 @@ from twisted.application.service import IServiceCollection
 from twisted.internet.interfaces import IReactorTime
 
 if TYPE_CHECKING:
-    from pubsub.broker.access_table import AccessTable
-    from pubsub.broker.audit import AuditLog
-    from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.counters import Counters
-    from pubsub.broker.cursors import Cursors
-    from pubsub.broker.dispatcher import Dispatcher
-    from pubsub.broker.drainage import Drainage
-    from pubsub.broker.events import Events
-    from pubsub.broker.frame_turns import FrameTurns
+    from pubsub.broker.access_rules.access_table import AccessTable
+    from pubsub.broker.audit_log.audit import AuditLog
+    from pubsub.broker.audit_log.refused_attempts import RefusedAttempts
+    from pubsub.broker.clients.client_registry import ClientRegistry
+    from pubsub.broker.clients.frame_turns import FrameTurns
+    from pubsub.broker.clients.sessions import SessionRegistry
+    from pubsub.broker.credentials.passwords import PasswordVerifier
+    from pubsub.broker.credentials.queue_keys import QueueKeys
+    from pubsub.broker.credentials.tokens import TokenVerifier
+    from pubsub.broker.delivery.cursors import Cursors
+    from pubsub.broker.delivery.drainage import Drainage
+    from pubsub.broker.figures.counters import Counters
+    from pubsub.broker.figures.events import Events
+    from pubsub.broker.figures.statistics import Statistics
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.passwords import PasswordVerifier
-    from pubsub.broker.queue_keys import QueueKeys
-    from pubsub.broker.rate_limits import TokenBucket
+    from pubsub.broker.publishing.rate_limits import TokenBucket
     from pubsub.broker.readiness import Readiness
-    from pubsub.broker.refused_attempts import RefusedAttempts
-    from pubsub.broker.router import Router
-    from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.routing.dispatcher import Dispatcher
+    from pubsub.broker.routing.router import Router
     from pubsub.broker.shown_configuration import ShownConfiguration
     from pubsub.broker.slices import Slices
-    from pubsub.broker.statistics import Statistics
-    from pubsub.broker.tokens import TokenVerifier
-    from pubsub.broker.topic_lifecycle import TopicLifecycle
-    from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.unused_names import UnusedNames
+    from pubsub.broker.topic_space.topic_lifecycle import TopicLifecycle
+    from pubsub.broker.topic_space.topic_registry import TopicRegistry
+    from pubsub.broker.topic_space.unused_names import UnusedNames
     from pubsub.broker.wall_clock import WallClock
     from pubsub.interfaces import IStore
 

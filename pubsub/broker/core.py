@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.client_registry import ClientRegistry
-from pubsub.broker.counters import Counters
-from pubsub.broker.cursors import Cursors
-from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.frame_turns import FrameTurns
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.clients.client_registry import ClientRegistry
+from pubsub.broker.clients.frame_turns import FrameTurns
+from pubsub.broker.clients.sessions import SessionRegistry
+from pubsub.broker.credentials.issuer_key_refresh import Fetch, IssuerKeyRefresh
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.credentials.passwords import PasswordVerifier
+from pubsub.broker.credentials.queue_keys import QueueKeys
+from pubsub.broker.credentials.tokens import TokenVerifier
+from pubsub.broker.delivery.cursors import Cursors
+from pubsub.broker.figures.counters import Counters
+from pubsub.broker.figures.statistics import Sources, Statistics
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.issuer_key_refresh import Fetch, IssuerKeyRefresh
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.listeners.listener import Listener
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.passwords import PasswordVerifier
-from pubsub.broker.queue_keys import QueueKeys
-from pubsub.broker.router import Router
-from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.routing.router import Router
 from pubsub.broker.slices import Slices
-from pubsub.broker.statistics import Sources, Statistics
-from pubsub.broker.tokens import TokenVerifier
-from pubsub.broker.topic_lifecycle import TopicLifecycle
-from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.unused_names import UnusedNames, topic_seconds
+from pubsub.broker.topic_space.durability import DurabilityRules
+from pubsub.broker.topic_space.topic_lifecycle import TopicLifecycle
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.unused_names import UnusedNames, topic_seconds
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:
-    from pubsub.broker.dispatcher import Dispatcher
+    from pubsub.broker.routing.dispatcher import Dispatcher
     from pubsub.interfaces import IStore
 
 CLOCK = "clock"

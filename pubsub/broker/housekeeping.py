@@ -11,13 +11,13 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 if TYPE_CHECKING:
-    from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.events import Events
+    from pubsub.broker.clients.client_registry import ClientRegistry
+    from pubsub.broker.clients.sessions import SessionRegistry
+    from pubsub.broker.figures.events import Events
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.router import Router
-    from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.routing.router import Router
     from pubsub.broker.slices import SlicedWork, Slices, Work
-    from pubsub.broker.topic_lifecycle import TopicLifecycle
+    from pubsub.broker.topic_space.topic_lifecycle import TopicLifecycle
     from pubsub.broker.wall_clock import WallClock
     from pubsub.interfaces import ConnectedClient
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.drainage import Drainage
-    from pubsub.broker.limits import ConnectionQuota
+    from pubsub.broker.delivery.drainage import Drainage
+    from pubsub.broker.listeners.limits import ConnectionQuota
     from pubsub.interfaces import IStore
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.topic_space.durability import DurabilityRules
 
 if TYPE_CHECKING:
-    from pubsub.broker.audit import AuditLog
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.audit_log.audit import AuditLog
+    from pubsub.broker.credentials.tokens import TokenVerifier
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Slices
-    from pubsub.broker.tokens import TokenVerifier
-    from pubsub.broker.topic_lifecycle import TopicLifecycle
+    from pubsub.broker.topic_space.topic_lifecycle import TopicLifecycle
 
 AppliesSettings = Callable[[Mapping[str, Any]], object]
 """Takes the settings of the broker. It may not raise: all of them are valid."""

@@ -15,28 +15,28 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from pubsub.broker.access_table import AccessTable
-from pubsub.broker.audit import AuditLog
+from pubsub.broker.access_rules.access_table import AccessTable
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.audit_log.refused_attempts import RefusedAttempts
 from pubsub.broker.broker_objects import BrokerObjects, KeptObjects
-from pubsub.broker.connection_marks import make_marks
+from pubsub.broker.clients.connection_marks import make_marks
 from pubsub.broker.core import BrokerCore, DispatcherMaker
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.drainage import Drainage, report_failure
-from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.events import Events
-from pubsub.broker.events_topic import EventsTopic
-from pubsub.broker.issuer_key_refresh import Fetch
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.passwords import PasswordVerifier, call_at_once
+from pubsub.broker.credentials.issuer_key_refresh import Fetch
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.credentials.passwords import PasswordVerifier, call_at_once
+from pubsub.broker.credentials.verification_throttle import verification_bucket
+from pubsub.broker.delivery.drainage import Drainage, report_failure
+from pubsub.broker.figures.events import Events
+from pubsub.broker.figures.events_topic import EventsTopic
+from pubsub.broker.figures.stats_topic import StatsTopic
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.listeners.served_listeners import ServedListeners
 from pubsub.broker.readiness import Readiness
 from pubsub.broker.reconfiguration import Reconfiguration, durability_applier
-from pubsub.broker.refused_attempts import RefusedAttempts
-from pubsub.broker.served_listeners import ServedListeners
+from pubsub.broker.routing.dispatcher import Dispatcher
 from pubsub.broker.shown_configuration import ShownConfiguration
-from pubsub.broker.stats_topic import StatsTopic
-from pubsub.broker.verification_throttle import verification_bucket
+from pubsub.broker.topic_space.durability import DurabilityRules
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:

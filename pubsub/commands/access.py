@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pubsub.broker.access_table import ACTIONS
-from pubsub.broker.identity import ANONYMOUS, PROOFS, TOKEN, Identity
+from pubsub.broker.access_rules.access_table import ACTIONS
+from pubsub.broker.credentials.identity import ANONYMOUS, PROOFS, TOKEN, Identity
 from pubsub.commands.file_name import file_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pubsub.broker.access_explanation import AccessRequest, Explanation
+    from pubsub.broker.access_rules.access_explanation import AccessRequest, Explanation
 
 
 @click.group("access", no_args_is_help=False)
@@ -77,7 +77,7 @@ def explain(
     The rules are those of the configuration file, with those that stand for the settings
     allow-publish, allow-subscribe and grant of each listener. No broker is needed.
     """
-    from pubsub.broker.access_explanation import TOPICLESS, AccessRequest
+    from pubsub.broker.access_rules.access_explanation import TOPICLESS, AccessRequest
 
     if bool(topic) is (action in TOPICLESS):
         wanted = "takes no --topic" if topic else "needs --topic"
@@ -93,7 +93,7 @@ def explain(
 
 def _explain_all(path: str, listener: str | None, request: AccessRequest) -> dict[str, Explanation]:
     """Return the explanation for each listener; raises ConfigurationError."""
-    from pubsub.broker.access_explanation import explain
+    from pubsub.broker.access_rules.access_explanation import explain
     from pubsub.plugin import ADMIN, installed_protocols
     from pubsub.server.access_settings import listeners_of, read_access
     from pubsub.server.configuration import check_document

@@ -20,7 +20,7 @@ def curve_key(file: str) -> None:
     Only the owner can read FILE. Both have one line of 40 characters (Z85). The public key is
     printed. Existing files are not replaced.
     """
-    from pubsub.broker.curve_keys import encode_key, new_key_pair
+    from pubsub.broker.credentials.curve_keys import encode_key, new_key_pair
 
     try:
         pair = new_key_pair()

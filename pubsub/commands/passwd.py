@@ -46,7 +46,7 @@ def passwd(file: Path, user: str | None, delete: bool, list_users: bool) -> None
 
 
 def _set(path: Path, user: str) -> None:
-    from pubsub.broker.password_file import check_user, hash_password
+    from pubsub.broker.credentials.password_file import check_user, hash_password
 
     check_user(user)
     # Checked before the prompt for the password.
@@ -86,7 +86,7 @@ def _names(line: str, user: str) -> bool:
 
 def _read(path: Path, missing_ok: bool) -> tuple[list[str], dict[str, str]]:
     """Return the lines of a password file and its users; raises ConfigurationError."""
-    from pubsub.broker.password_file import parse_password_file
+    from pubsub.broker.credentials.password_file import parse_password_file
 
     try:
         # Opening a pipe would wait, and a device that is replaced is lost to all other programs.

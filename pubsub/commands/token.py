@@ -17,9 +17,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt.warnings import InsecureKeyLengthWarning
 
-from pubsub.broker.access_table import ACTIONS
-from pubsub.broker.master_secrets import ALGORITHMS, HMACS
-from pubsub.broker.tokens import ALL
+from pubsub.broker.access_rules.access_table import ACTIONS
+from pubsub.broker.credentials.master_secrets import ALGORITHMS, HMACS
+from pubsub.broker.credentials.tokens import ALL
 from pubsub.commands.file_name import file_option
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
 from pubsub.small_file import read_bounded

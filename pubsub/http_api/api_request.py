@@ -10,7 +10,7 @@ from twisted.web.http import HTTPChannel, Request
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
-from pubsub.broker.connection_marks import Marked
+from pubsub.broker.clients.connection_marks import Marked
 from pubsub.errors import RateLimited
 from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError, phrase
 from pubsub.http_api.client_share import client_of
@@ -21,12 +21,12 @@ from pubsub.wire.peer_address import address_text, host_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.identity import Identity
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.rate_limits import RateLimiter
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.credentials.identity import Identity
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.rate_limits import RateLimiter
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.http_api.operator_places import OperatorPlaces
     from pubsub.http_api.request_turns import RequestTurns
     from pubsub.http_api.shares import Shares

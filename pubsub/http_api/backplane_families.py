@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.peers import states_of
+from pubsub.broker.clients.peers import states_of
 from pubsub.http_api.metric_family import COUNTER, GAUGE, Family, Reading, Samples, value
 
 

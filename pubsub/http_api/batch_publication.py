@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.topic_mix import TopicMix
+from pubsub.broker.routing.topic_mix import TopicMix
 from pubsub.http_api.message_publishing import PROTOCOL
 
 if TYPE_CHECKING:
-    from pubsub.broker.dispatcher import Dispatcher
-    from pubsub.broker.provisional_topics import ProvisionalTopics
-    from pubsub.broker.sliced_publishing import PublishSteps
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.publishing.sliced_publishing import PublishSteps
+    from pubsub.broker.routing.dispatcher import Dispatcher
+    from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.http_api.staged_parts import PublishableRun, StagedRows
 
 # Topics of a run whose subscribers are found in steps.

@@ -23,7 +23,7 @@ from pubsub.wire.unsent_bytes import TransportCharge
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.operator_places import OperatorPlaces
     from pubsub.http_api.request_turns import RequestTurns
 

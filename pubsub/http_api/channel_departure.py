@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.logger import Logger
 
-from pubsub.broker.connection_marks import Marked
+from pubsub.broker.clients.connection_marks import Marked
 from pubsub.wire.departure import Departure
 from pubsub.wire.life_cycle import Event
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.request_times import RequestTimes
     from pubsub.wire.direct_transport import StreamTransport
 

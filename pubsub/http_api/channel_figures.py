@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.connection_figures import ConnectionFigures, figures_of
+from pubsub.broker.figures.connection_figures import ConnectionFigures, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.delivery.outbox import Outbox
 
 
 class ChannelFigures:

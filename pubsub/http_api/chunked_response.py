@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from pubsub.http_api.live_response import LiveResponse
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 

@@ -11,7 +11,7 @@ from pubsub.errors import BadToken
 from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 _SCHEME = b"bearer "
 

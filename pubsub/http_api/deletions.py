@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
 
-from pubsub.broker.history_reads import all_on_disk
+from pubsub.broker.delivery.history_reads import all_on_disk
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import RequestAccess, request_access
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 IDENTITIES = b"/v1/identities/"

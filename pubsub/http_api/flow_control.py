@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.held_request import HeldRequest
+from pubsub.broker.publishing.held_request import HeldRequest
 from pubsub.errors import RateLimited
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import IStore
 
 WAIT_SECONDS = 20.0

@@ -11,12 +11,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pubsub.broker.encoders import RowEncoding
+from pubsub.broker.routing.encoders import RowEncoding
 from pubsub.http_api.message_rows import rows_of
 from pubsub.kernel import RowField
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.kernel.interpreted import RowTemplate
 
 EVENT_STREAM = "text/event-stream"

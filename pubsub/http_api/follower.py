@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
 from pubsub.http_api.chunked_response import ChunkedResponse
 from pubsub.http_api.follow_formats import chunk
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, TOPIC_BYTES
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.follow_formats import FollowEncoding
     from pubsub.http_api.follow_start import HistoryGap

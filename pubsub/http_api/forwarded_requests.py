@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.identity import ANONYMOUS, SOCKET, Identity
+from pubsub.broker.credentials.identity import ANONYMOUS, SOCKET, Identity
 from pubsub.wire.peer_address import is_local
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pubsub.http_api.stream_formats import (
 from pubsub.http_api.stream_places import StreamPlaces
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.follow_formats import FollowEncoding

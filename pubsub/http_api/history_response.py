@@ -18,14 +18,14 @@ from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.access import RESERVED
-from pubsub.broker.history_reads import read_history
+from pubsub.broker.access_rules.access import RESERVED
+from pubsub.broker.delivery.history_reads import read_history
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.stream_formats import Format
 from pubsub.http_api.stream_places import STREAM_BYTES
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.shared_ranges import Between
     from pubsub.store.parcel import Parcel

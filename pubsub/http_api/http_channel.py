@@ -18,9 +18,9 @@ from twisted.python.failure import Failure
 from twisted.web.http import Request
 from zope.interface import implementer
 
-from pubsub.broker.connection_figures import ConnectionFigures
-from pubsub.broker.connection_marks import describe
-from pubsub.broker.identity import Identity
+from pubsub.broker.clients.connection_marks import describe
+from pubsub.broker.credentials.identity import Identity
+from pubsub.broker.figures.connection_figures import ConnectionFigures
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest
@@ -38,9 +38,9 @@ from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.figures.events import ConnectionEvents
+    from pubsub.broker.publishing.rate_limits import RateLimiter
     from pubsub.http_api.api_request import ApiServer, LongResponse
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport

@@ -12,12 +12,12 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.outbox import Outbox
+from pubsub.broker.delivery.outbox import Outbox
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
 
 log = Logger()

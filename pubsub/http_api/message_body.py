@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from twisted.web.http_headers import Headers as RequestHeaders
 
-from pubsub.broker.batch import MAX_HEADERS, Headers, messages_nbytes
+from pubsub.broker.routing.batch import MAX_HEADERS, Headers, messages_nbytes
 from pubsub.http_api.api_error import BAD_REQUEST, TOO_LARGE, ApiError
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.parameters import MAX_SHOWN, invalid

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.batch import MAX_SENDER, messages_nbytes
-from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.publisher import publish_mix
+from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.publishing.publisher import publish_mix
+from pubsub.broker.routing.batch import MAX_SENDER, messages_nbytes
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
 from pubsub.errors import BadToken, RateLimited, SenderTooLong
 from pubsub.http_api.api_error import TOO_LARGE, UNAVAILABLE, UNSUPPORTED, ApiError
 from pubsub.http_api.flow_control import WAIT_SECONDS, wait_for_backpressure
@@ -32,11 +32,11 @@ from pubsub.http_api.stream_formats import JSONL
 from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.durability import Durability
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.rate_limits import RateLimiter
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.rate_limits import RateLimiter
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.durability import Durability
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.history_response import RunInThread
 

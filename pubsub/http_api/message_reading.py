@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.http_api.follow_formats import (
     EVENT_STREAM,
     EventEncoding,
@@ -17,7 +17,7 @@ from pubsub.http_api.parameters import MESSAGES, TOPICS, Parameters, invalid, na
 from pubsub.http_api.request_access import RequestAccess, request_access
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.follow_start import FollowStart
     from pubsub.http_api.history_handler import HistoryHandler

@@ -10,12 +10,12 @@ from itertools import chain
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import indexed_by
+from pubsub.broker.routing.batch import indexed_by
 from pubsub.kernel import RowField, encode_rows
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Headers
-    from pubsub.broker.batch_rows import BatchRows
+    from pubsub.broker.routing.batch import Batch, Headers
+    from pubsub.broker.routing.batch_rows import BatchRows
     from pubsub.kernel import Columns
     from pubsub.kernel.interpreted import RowTemplate
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pubsub.broker.statistics import Statistics
+    from pubsub.broker.figures.statistics import Statistics
 
 COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 # Values of a label, beyond which they are added up under OTHERS.

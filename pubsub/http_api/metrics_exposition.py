@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from pubsub.broker.histogram import BOUNDS
+from pubsub.broker.figures.histogram import BOUNDS
 from pubsub.http_api.metric_families import FAMILIES
 from pubsub.http_api.metric_family import COUNTER, HISTOGRAM, INFO, Family, Reading
 

@@ -10,7 +10,7 @@ from pubsub.http_api.metric_family import Reading, read
 from pubsub.http_api.request_access import METRICS, request_access
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.history_response import RunInThread
 

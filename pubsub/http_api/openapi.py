@@ -14,7 +14,7 @@ from pubsub.http_api.request_access import request_access
 from pubsub.management.listing import to_json
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 VERSION = "3.1.0"

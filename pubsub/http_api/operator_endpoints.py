@@ -12,8 +12,8 @@ from pubsub.http_api.parameters import Parameters
 from pubsub.http_api.request_access import ADMIN, request_access
 
 if TYPE_CHECKING:
-    from pubsub.broker.drainage import Drained
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.delivery.drainage import Drained
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 log = Logger()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pubsub.http_api.request_target import origin_form
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 PLACE_SECONDS = 5.0
 """Seconds in which the request of a connection with a place begins to arrive, and those of its end

@@ -18,7 +18,7 @@ from pubsub.management.listing import (
 from pubsub.settings import matcher
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.parameters import Parameters

@@ -17,7 +17,7 @@ from pubsub.http_api.reader_positions import ReaderKey
 from pubsub.http_api.request_access import request_access
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 LEASES = b"/v1/leases/"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sortedcontainers import SortedDict
 from twisted.logger import Logger
 
-from pubsub.broker.history_reads import all_on_disk
+from pubsub.broker.delivery.history_reads import all_on_disk
 from pubsub.http_api.api_error import (
     CONFLICT,
     FORBIDDEN,
@@ -32,7 +32,7 @@ from pubsub.http_api.shared_ranges import shared_positions
 from pubsub.management.listing import Row, fill
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_access import RequestAccess
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.access import RESERVED
-from pubsub.broker.identity import ANONYMOUS, SOCKET, Identity, token_identity
+from pubsub.broker.access_rules.access import RESERVED
+from pubsub.broker.credentials.identity import ANONYMOUS, SOCKET, Identity, token_identity
 from pubsub.errors import BadToken, RateLimited
 from pubsub.http_api.api_error import FORBIDDEN, ApiError
 from pubsub.http_api.client_share import bearer_token
@@ -14,9 +14,9 @@ from pubsub.http_api.forwarded_requests import address_of, is_from_here, proved_
 from pubsub.http_api.parameters import invalid
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.tokens import Token
     from pubsub.http_api.api_request import ApiRequest
 
 ADMIN, METRICS = "admin", "metrics"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 # Frames that a request counts as (see ``FrameTurns``), and bytes of heads that count as one: a
 # kilobyte of short headers takes 0.7 ms.

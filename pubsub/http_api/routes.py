@@ -30,7 +30,7 @@ from pubsub.http_api.websocket_handshake import WebSockets
 from pubsub.http_api.websocket_requests import RequestContext
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 Handler = Callable[[ApiRequest], Awaitable[None]]
 """Answers a request to one endpoint."""

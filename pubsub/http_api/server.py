@@ -35,7 +35,7 @@ from pubsub.wire.handshake_reasons import PLAINTEXT
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 log = Logger()
 SETTINGS: tuple[Setting, ...] = (

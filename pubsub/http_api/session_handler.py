@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.connection_marks import mark_of, mark_text
+from pubsub.broker.clients.connection_marks import mark_of, mark_text
 from pubsub.http_api.api_error import NOT_FOUND, ApiError
 from pubsub.http_api.paging import PAGING, answer_page, page_request, pattern
 from pubsub.http_api.parameters import Parameters, invalid, name_in_path
@@ -20,7 +20,7 @@ from pubsub.management.connections import (
 from pubsub.management.listing import fill, to_json
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_access import RequestAccess

@@ -18,7 +18,7 @@ from pubsub.backplane.shared_position import (
     decode,
 )
 from pubsub.backplane.shared_positions import SharedPositions
-from pubsub.broker.history_reads import written
+from pubsub.broker.delivery.history_reads import written
 from pubsub.http_api.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, ApiError
 from pubsub.http_api.follow_start import check_epoch
 from pubsub.http_api.parameters import Parameters, invalid
@@ -28,7 +28,7 @@ from pubsub.store.shared_store import SharedStore
 from pubsub.store.stored_runs import record_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.interfaces import IStore
     from pubsub.store.parcel import Parcel
 

@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import ApiError
 from pubsub.http_api.flow_control import WAIT_SECONDS
@@ -27,9 +27,9 @@ from pubsub.http_api.parameters import check_name, invalid
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Headers
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.rate_limits import RateLimiter
+    from pubsub.broker.routing.batch import Headers
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.message_publishing import MessagePublisher, Published, Submitted
     from pubsub.http_api.request_access import RequestAccess

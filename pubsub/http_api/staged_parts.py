@@ -13,10 +13,10 @@ from itertools import pairwise
 from os import SEEK_END
 from typing import IO, Any
 
-from pubsub.broker.batch import MAX_HEADERS, MAX_SENDER, Headers
-from pubsub.broker.combination_cache import MAX_COMBINATION
-from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.routing.batch import MAX_HEADERS, MAX_SENDER, Headers
+from pubsub.broker.routing.combination_cache import MAX_COMBINATION
+from pubsub.broker.routing.packed_headers import PackedHeaders
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import SenderTooLong
 from pubsub.http_api.api_error import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.http_api.arrow_ipc import Compressed, Field, read_stream

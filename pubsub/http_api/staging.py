@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import DeferredLock
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.history_reads import all_on_disk
-from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.sliced_publishing import SlicedPublishing
+from pubsub.broker.delivery.history_reads import all_on_disk
+from pubsub.broker.publishing.sliced_publishing import SlicedPublishing
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
 from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.http_api.api_error import (
     CONFLICT,
@@ -42,7 +42,7 @@ from pubsub.http_api.staged_parts import PartSummary, StagedRows, read_rows, sum
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_body import Body

@@ -18,9 +18,9 @@ from pubsub.management.listing import to_json
 from pubsub.management.status import status_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_access import RequestAccess
 

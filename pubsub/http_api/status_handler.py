@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.connection_marks import mark_of, mark_text
-from pubsub.broker.peers import peers_of
+from pubsub.broker.clients.connection_marks import mark_of, mark_text
+from pubsub.broker.clients.peers import peers_of
 from pubsub.http_api.api_error import UNAVAILABLE
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import Parameters, invalid
@@ -24,9 +24,9 @@ from pubsub.management.subscriptions import SubscriptionList, is_key, subscripti
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.peers import Peer
-    from pubsub.broker.recent_records import AuditRecord
+    from pubsub.broker.audit_log.recent_records import AuditRecord
+    from pubsub.broker.clients.peers import Peer
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.management.connections import ListedConnection
     from pubsub.management.subscriptions import ListedSubscription

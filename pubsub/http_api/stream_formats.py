@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.logger import Logger
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.http_api.api_error import NOT_IMPLEMENTED, UNAVAILABLE, ApiError
 from pubsub.http_api.message_rows import names_of, rows_of
 from pubsub.store.joined_runs import decode_joined

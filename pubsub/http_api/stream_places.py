@@ -13,7 +13,7 @@ from pubsub.http_api.api_error import UNAVAILABLE, ApiError
 from pubsub.http_api.shares import Shares
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 STREAM_BYTES = 3 * 1024 * 1024
 """Bytes of memory that a stream takes: a parcel, one encoded, and one in the transport."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.history_reads import all_on_disk
-from pubsub.broker.queue_key_limit import MAX_KEY
-from pubsub.broker.topic_sharing import Requirements
+from pubsub.broker.credentials.queue_key_limit import MAX_KEY
+from pubsub.broker.delivery.history_reads import all_on_disk
+from pubsub.broker.topic_space.topic_sharing import Requirements
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
 from pubsub.http_api.paging import PAGING, answer_page, page_request
@@ -17,9 +17,9 @@ from pubsub.management.listing import Row, fill, to_json
 from pubsub.management.topic_rows import is_used, topic_row
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.history_handler import HistoryHandler
     from pubsub.http_api.request_access import RequestAccess

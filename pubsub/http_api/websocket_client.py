@@ -34,7 +34,7 @@ from pubsub.wire.unsent_bytes import TransportCharge
 if TYPE_CHECKING:
     import logging
 
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.socket_publishing import PublishOutcome
     from pubsub.http_api.websocket_requests import RequestContext

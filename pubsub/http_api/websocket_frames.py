@@ -16,15 +16,15 @@ from math import isfinite
 from operator import sub
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.batch_rows import BatchRows
-from pubsub.broker.encoders import RowEncoding
+from pubsub.broker.routing.batch_rows import BatchRows
+from pubsub.broker.routing.encoders import RowEncoding
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
 from pubsub.http_api.parameters import invalid
 from pubsub.kernel import Columns, RowField
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.routing.batch import Batch
     from pubsub.http_api.api_error import ApiError
     from pubsub.kernel.interpreted import RowTemplate
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import LimitReached
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiError
 from pubsub.http_api.follow_start import find_start
@@ -19,12 +19,12 @@ from pubsub.http_api.socket_publishing import PublishOutcome, publish
 from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
 
 if TYPE_CHECKING:
-    from pubsub.broker.encoders import RowEncoding
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.rate_limits import RateLimiter
+    from pubsub.broker.routing.encoders import RowEncoding
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.http_api.message_publishing import MessagePublisher
     from pubsub.http_api.reader_positions import ReaderPositions
 

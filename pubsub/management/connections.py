@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED, ConnectionFigures
-from pubsub.broker.connection_marks import mark_of, mark_text
+from pubsub.broker.clients.connection_marks import mark_of, mark_text
+from pubsub.broker.figures.connection_figures import (
+    CATCHING_UP,
+    LEAVING,
+    LIVE,
+    PAUSED,
+    ConnectionFigures,
+)
 
 if TYPE_CHECKING:
-    from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.identity import Identity
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.clients.client_registry import ClientRegistry
+    from pubsub.broker.credentials.identity import Identity
+    from pubsub.broker.delivery.outbox import Outbox
     from pubsub.management.listing import Row
 
 STATES = (LIVE, CATCHING_UP, PAUSED, LEAVING)

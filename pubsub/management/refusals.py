@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pubsub.broker.counters import Counters
+    from pubsub.broker.figures.counters import Counters
     from pubsub.management.listing import Row
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pubsub.broker.connection_figures import CATCHING_UP, PAUSED
+from pubsub.broker.figures.connection_figures import CATCHING_UP, PAUSED
 from pubsub.management.connections import connection_row, connections_after
 
 if TYPE_CHECKING:
-    from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.cursors import Cursors
-    from pubsub.broker.router import Router
+    from pubsub.broker.clients.client_registry import ClientRegistry
+    from pubsub.broker.delivery.cursors import Cursors
+    from pubsub.broker.routing.router import Router
     from pubsub.management.connections import ListedConnection
     from pubsub.management.listing import Row
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.peers import LOST
+from pubsub.broker.clients.peers import LOST
 from pubsub.broker.quantity_text import quantity
 from pubsub.build_info import build_kind, version
 
 if TYPE_CHECKING:
+    from pubsub.broker.figures.statistics import Statistics
     from pubsub.broker.readiness import Readiness
-    from pubsub.broker.statistics import Statistics
 
 WARNING, CRITICAL = "warning", "critical"
 # Parts of max-memory in use, bytes left on the disk, seconds in which the reactor was blocked,

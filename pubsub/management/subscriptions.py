@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
-from pubsub.broker.connection_marks import mark_of, mark_text
+from pubsub.broker.clients.connection_marks import mark_of, mark_text
+from pubsub.broker.figures.connection_figures import CATCHING_UP, LIVE, PAUSED
 from pubsub.management.connections import connection_of, connections_after
 
 if TYPE_CHECKING:
-    from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.clients.client_registry import ClientRegistry
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.topic_space.topic_registry import TopicRegistry
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.management.connections import ListedConnection
     from pubsub.management.listing import Row
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pubsub.broker.queue_keys import QueueKeys
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.credentials.queue_keys import QueueKeys
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.management.listing import Row
 
 

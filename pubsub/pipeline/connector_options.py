@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from errno import EINVAL
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
 from pubsub.pipeline.filters import parse_filter
 from pubsub.pipeline.given_options import GivenOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pubsub.broker.access import RESERVED
+from pubsub.broker.access_rules.access import RESERVED
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.broker_list import BrokerList
 from pubsub.pipeline.connector_options import MESSAGES, Credentials, SourceOptions

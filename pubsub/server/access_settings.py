@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from pubsub.broker.access_table import (
+from pubsub.broker.access_rules.access_table import (
     ACTIONS,
     EVERYTHING,
     AccessRule,
@@ -17,10 +17,10 @@ from pubsub.broker.access_table import (
     Who,
     check_pattern,
 )
-from pubsub.broker.client_keys import UNIX, Network
-from pubsub.broker.identity import PROOFS
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.access_rules.client_keys import UNIX, Network
+from pubsub.broker.credentials.identity import PROOFS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN
 from pubsub.server.file_tables import check_keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.durability import DURABILITY
+from pubsub.broker.topic_space.durability import DURABILITY
 from pubsub.server.backplane_settings import SETTINGS as BACKPLANE_SETTINGS
 from pubsub.server.log_levels import LOG_LEVEL
 from pubsub.server.log_lines import FORMATS

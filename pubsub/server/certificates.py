@@ -12,7 +12,7 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.wire.server_tls import (
     CertificateEnd,
@@ -26,7 +26,7 @@ from pubsub.wire.server_tls import (
 if TYPE_CHECKING:
     from cryptography import x509
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 log = Logger()
 _SSL = re.compile(r"(haproxy:)?ssl:")

@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.python import usage
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol, installed_protocols

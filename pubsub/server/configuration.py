@@ -28,12 +28,12 @@ from typing import Any
 
 from twisted.internet.endpoints import quoteStringArgument
 
-from pubsub.broker.access_table import AccessTable
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
-from pubsub.broker.master_secrets import DenyList, KeySource, MasterSecret, SecretRing
-from pubsub.broker.password_file import read_password_file
-from pubsub.broker.secret_files import read_denied
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.access_rules.access_table import AccessTable
+from pubsub.broker.credentials.master_secrets import DenyList, KeySource, MasterSecret, SecretRing
+from pubsub.broker.credentials.password_file import read_password_file
+from pubsub.broker.credentials.secret_files import read_denied
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol
 from pubsub.server.access_settings import read_access

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pubsub.broker.master_secrets import KeySource
+from pubsub.broker.credentials.master_secrets import KeySource
 from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
 from pubsub.store.retention_limits import RetentionLimits

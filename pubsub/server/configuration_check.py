@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pubsub.broker.audit import check_place
+from pubsub.broker.audit_log.audit import check_place
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.plugin import installed_protocols
 from pubsub.server.certificates import CertificateWatch

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 
 from click import HelpFormatter
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, IWireProtocol
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.configuration import flag

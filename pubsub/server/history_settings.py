@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import ConfigurationError
 from pubsub.store.commit_gate import unsynced_limit
 from pubsub.store.log_directory import check_free

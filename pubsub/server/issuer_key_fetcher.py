@@ -20,8 +20,8 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from pubsub.broker.master_secrets import MasterSecret
-from pubsub.broker.secret_files import parse_key_set
+from pubsub.broker.credentials.master_secrets import MasterSecret
+from pubsub.broker.credentials.secret_files import parse_key_set
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.server.secret_settings import JWKS
 from pubsub.wire.connect_errors import NOT_TLS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol
     from twisted.web.iweb import IResponse
 
-    from pubsub.broker.master_secrets import KeySource
+    from pubsub.broker.credentials.master_secrets import KeySource
 
 MAX_BYTES = 1024 * 1024
 SECONDS = 10.0

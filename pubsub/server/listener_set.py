@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 
-from pubsub.broker.listener import Listener
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.broker.service import BrokerService
-from pubsub.broker.tls_settings import TLS
 from pubsub.errors import ConfigurationError, NotConfigured, Refused, StartError
 from pubsub.server.configuration import ListenerConfig
 from pubsub.server.configuration_changes import fixed_settings

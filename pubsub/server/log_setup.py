@@ -32,7 +32,7 @@ from twisted.logger import (
 from twisted.python.components import Componentized
 from zope.interface import implementer
 
-from pubsub.broker.rotated_file import RotatedFile
+from pubsub.broker.audit_log.rotated_file import RotatedFile
 from pubsub.errors import StartError
 from pubsub.server.log_levels import set_levels
 from pubsub.server.log_lines import (

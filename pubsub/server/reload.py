@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.broker.password_changes import changed_users, end_connections
+from pubsub.broker.credentials.password_changes import changed_users, end_connections
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.server.configuration_changes import (
     Changes,
@@ -36,7 +36,7 @@ from pubsub.server.listener_set import ListenerSet, Prepared
 from pubsub.server.memory_limit import warn_beyond_limit
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.service import BrokerService
     from pubsub.server.configuration import Config, ListenerConfig
     from pubsub.tuning import Tuning

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.plugin import ADMIN
 
 

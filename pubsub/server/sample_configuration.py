@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, IWireProtocol
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER, Effect, effect_of

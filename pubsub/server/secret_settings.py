@@ -13,15 +13,20 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from pubsub.broker.access_table import ACTIONS
-from pubsub.broker.master_secrets import (
+from pubsub.broker.access_rules.access_table import ACTIONS
+from pubsub.broker.credentials.master_secrets import (
     HMACS,
     PUBLIC_ALGORITHMS,
     REFRESH_SECONDS,
     KeySource,
     MasterSecret,
 )
-from pubsub.broker.secret_files import parse_end, read_key_set, read_public_key, read_secret
+from pubsub.broker.credentials.secret_files import (
+    parse_end,
+    read_key_set,
+    read_public_key,
+    read_secret,
+)
 from pubsub.errors import ConfigurationError
 from pubsub.server.file_tables import check_keys
 from pubsub.settings import FILE, number

@@ -16,13 +16,13 @@ from twisted.application.service import IService, Service
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from pubsub.broker.audit import AuditLog
+from pubsub.broker.audit_log.audit import AuditLog
 from pubsub.broker.core import DispatcherMaker
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.passwords import PasswordVerifier
+from pubsub.broker.credentials.passwords import PasswordVerifier
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.routing.dispatcher import Dispatcher
 from pubsub.broker.service import BrokerService
+from pubsub.broker.topic_space.durability import DurabilityRules
 from pubsub.broker.wall_clock import WallClock
 from pubsub.build_info import build_kind, check_kernel_choice, version
 from pubsub.errors import ConfigurationError, PubSubError, StartError

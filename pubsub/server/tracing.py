@@ -29,8 +29,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.batch import Headers
-from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.routing.batch import Headers
+from pubsub.broker.routing.dispatcher import Dispatcher
 from pubsub.build_info import version
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns, Senders
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from pubsub.broker.address_mixes import ReadMix
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.router import Router
+    from pubsub.broker.figures.traffic import PublisherTally
+    from pubsub.broker.publishing.address_mixes import ReadMix
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.routing.router import Router
     from pubsub.broker.service import BrokerService
-    from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topics import Topic
-    from pubsub.broker.traffic import PublisherTally
+    from pubsub.broker.topic_space.topic_registry import TopicRegistry
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import IStore
 
 # Messages of a batch whose headers are looked at, links of a span, and publishes that wait for

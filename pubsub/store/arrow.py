@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub.broker.batch import Headers
+from pubsub.broker.routing.batch import Headers
 from pubsub.store.arrow_values import ROWS, as_text, counting, expand, int64, message_ids, wrapped
 from pubsub.store.block_columns import (
     HAS_HEADERS,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub.broker.batch import message_id
+from pubsub.broker.routing.batch import message_id
 
 ROWS = 65_536
 """The largest number of messages in a record batch."""

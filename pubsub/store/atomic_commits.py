@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.run_log import RunLog

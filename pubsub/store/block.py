@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from pubsub.broker.batch import Headers, headers_nbytes
+from pubsub.broker.routing.batch import Headers, headers_nbytes
 from pubsub.store.block_columns import (
     HAS_HEADERS,
     MIXED,

@@ -20,8 +20,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from pubsub.broker.batch import Headers
-from pubsub.broker.packed_headers import PackedHeaders
+from pubsub.broker.routing.batch import Headers
+from pubsub.broker.routing.packed_headers import PackedHeaders
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence.

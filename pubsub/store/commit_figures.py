@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pubsub.broker.histogram import Histogram
+from pubsub.broker.figures.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
 from pubsub.store.stored_runs import first_offset_of, last_offset_of
 from pubsub.store.unsynced_groups import UnsyncedGroup

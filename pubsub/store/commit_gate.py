@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 
 MAX_UNWRITTEN = 24 * 1024**2
 """Bytes that are not written, from which on publishers are held."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, repeat
 
-from pubsub.broker.batch import Batch, rows_with
-from pubsub.broker.batch_rows import BatchRows
+from pubsub.broker.routing.batch import Batch, rows_with
+from pubsub.broker.routing.batch_rows import BatchRows
 from pubsub.kernel import Columns
 from pubsub.store.block import Block, BlockRuns, runs_of
 from pubsub.store.stored_runs import RunRecord, StoredRun

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.routing.batch import Batch, Page
 from pubsub.store.block import Block, decode_block
 from pubsub.store.block_columns import RUN
 from pubsub.store.catalog import Catalog

@@ -20,8 +20,8 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page
-from pubsub.broker.histogram import Histogram
+from pubsub.broker.figures.histogram import Histogram
+from pubsub.broker.routing.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders

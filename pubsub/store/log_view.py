@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from pubsub.broker.access import RESERVED
+from pubsub.broker.access_rules.access import RESERVED
 from pubsub.errors import NewerVersion, StartError
 from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon

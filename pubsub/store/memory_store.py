@@ -10,9 +10,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page
-from pubsub.broker.histogram import Histogram
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.figures.histogram import Histogram
+from pubsub.broker.publishing.publisher_gates import Gate
+from pubsub.broker.routing.batch import Batch, Page
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders
 from pubsub.store.block import encode_block

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pubsub.broker.batch import Page
+from pubsub.broker.routing.batch import Page
 from pubsub.store import log_reader
 from pubsub.store.catalog import Catalog
 from pubsub.store.parcel import Parcel

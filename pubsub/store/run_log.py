@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, chain
 
-from pubsub.broker.batch import Batch, Page, rows_with
+from pubsub.broker.routing.batch import Batch, Page, rows_with
 from pubsub.kernel import Senders
 from pubsub.store.joined_runs import ROW_BYTES, JoinedRuns, batches_among, rows_of
 from pubsub.store.stored_runs import (

@@ -14,7 +14,7 @@ from pubsub.store.log_store import LogStore
 from pubsub.store.unsynced_commits import UnsyncedCommits
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.routing.batch import Batch, Page
     from pubsub.kernel import Senders
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from pubsub.broker.batch import (
+from pubsub.broker.routing.batch import (
     Batch,
     Headers,
     all_headers_nbytes,
@@ -22,7 +22,7 @@ from pubsub.broker.batch import (
     messages_nbytes,
     rows_with,
 )
-from pubsub.broker.packed_headers import PackedHeaders
+from pubsub.broker.routing.packed_headers import PackedHeaders
 from pubsub.kernel import Columns, Senders, run_record, total_plain_runs
 from pubsub.store.topic_counts import TopicCounts, add_counts
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import InvalidTopicName
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import ENDS, Interest, Level, Malformed, WireEvent

@@ -17,7 +17,7 @@ from twisted.internet.protocol import Factory, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.broker.limits import UNKNOWN
+from pubsub.broker.listeners.limits import UNKNOWN
 from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refused
 from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import foreign_start
@@ -29,10 +29,10 @@ from pubsub.wire.stream_client import StreamClient
 if TYPE_CHECKING:
     from twisted.internet.interfaces import ITransport
 
-    from pubsub.broker.durability import Durability
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topic_space.durability import Durability
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
 
 # The reason for which a client with many frames is not read from.
 _TURN = "turn"

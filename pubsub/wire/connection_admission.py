@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from twisted.protocols.policies import ProtocolWrapper
 
-from pubsub.broker.connection_marks import Marked
-from pubsub.broker.handshakes import Shaking
-from pubsub.broker.limits import UNKNOWN
+from pubsub.broker.clients.connection_marks import Marked
+from pubsub.broker.clients.handshakes import Shaking
+from pubsub.broker.listeners.limits import UNKNOWN
 from pubsub.errors import Refused
 from pubsub.interfaces import ConnectedClient
 from pubsub.wire.connection_log import log_closed, log_opened
@@ -19,8 +19,8 @@ from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import awaits_header
 
 if TYPE_CHECKING:
-    from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.figures.events import ConnectionEvents
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.wire.direct_transport import StreamTransport
 
 

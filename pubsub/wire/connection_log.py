@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 if TYPE_CHECKING:
-    from pubsub.broker.connection_marks import Marked
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.clients.connection_marks import Marked
+    from pubsub.broker.listeners.listener import Listener
 
 NAMESPACE = __name__
 """The namespace whose level turns these lines on."""

@@ -19,7 +19,7 @@ from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes, u
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.wire.direct_transport import StreamTransport
 
 LINGER = 2.0

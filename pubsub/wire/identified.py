@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.identity import Identity
+from pubsub.broker.credentials.identity import Identity
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
 
 
 class Identified:

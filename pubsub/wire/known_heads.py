@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.broker.frame_turns import FrameTurns
+    from pubsub.broker.clients.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
 
 Learn: TypeAlias = Callable[[bytes, int], "tuple[Any, Hashable] | None"]

@@ -11,9 +11,9 @@ from pubsub.errors import HistoryUnavailable
 from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
-    from pubsub.broker.durability import Durability
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.durability import Durability
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import IStore
 
 # Estimated bytes of a reply that waits, besides its own.

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 from OpenSSL import SSL
 from OpenSSL.crypto import X509, X509StoreFlags
 
-from pubsub.broker.setting_files import read_file, warn_if_readable
-from pubsub.broker.tls_settings import NONE, REQUIRED
+from pubsub.broker.credentials.setting_files import read_file, warn_if_readable
+from pubsub.broker.listeners.tls_settings import NONE, REQUIRED
 from pubsub.errors import ConfigurationError
 
 _VERSIONS = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}

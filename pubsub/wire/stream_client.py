@@ -14,10 +14,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.broker.connection_figures import ConnectionFigures, figures_of
-from pubsub.broker.connection_marks import describe
-from pubsub.broker.held_request import leave_all
-from pubsub.broker.identity import Identity
+from pubsub.broker.clients.connection_marks import describe
+from pubsub.broker.credentials.identity import Identity
+from pubsub.broker.figures.connection_figures import ConnectionFigures, figures_of
+from pubsub.broker.publishing.held_request import leave_all
 from pubsub.wire.connection_admission import report_end
 from pubsub.wire.departure import Departure
 from pubsub.wire.direct_transport import StreamTransport
@@ -30,12 +30,12 @@ from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.figures.events import ConnectionEvents
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.interfaces import Consumer
     from pubsub.wire.replies import ReplyQueue
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from twisted.internet.interfaces import ISSLTransport
 from twisted.protocols.policies import ProtocolWrapper
 
-from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
+from pubsub.broker.credentials.identity import CERTIFICATE, SOCKET, Identity
 from pubsub.wire.peer_address import UNIX, host_of
 from pubsub.wire.proxy_protocol import ProxiedStream
 

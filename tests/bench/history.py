@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.client.history_client import HistoryClient
 from pubsub.kernel import Columns
 from pubsub.store import arrow

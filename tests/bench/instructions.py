@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
-from pubsub.broker.frame_turns import FrameTurns
+from pubsub.broker.clients.frame_turns import FrameTurns
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.slices import Slices
 from pubsub.build_info import build_kind

@@ -22,7 +22,7 @@ import json, sys
 if sys.argv[1] == "without":
     from tests.bench.uncounted import install
     install()
-from pubsub.broker.statistics import Statistics
+from pubsub.broker.figures.statistics import Statistics
 from tests.bench import lockstep
 found = []
 make = Statistics.__init__

@@ -39,7 +39,7 @@ _OF_TOPICS = (
 )
 
 REMOVED: Mapping[str, Sequence[Removal]] = {
-    "pubsub.broker.dispatcher": [
+    "pubsub.broker.routing.dispatcher": [
         *_OF_TOPICS,
         (
             "        self._count(columns, protocol, publisher)\n        ret",
@@ -47,7 +47,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
         ),
         ("            topic.last_timestamp = batch.timestamp\n        self", "        self"),
     ],
-    "pubsub.broker.publisher": [
+    "pubsub.broker.publishing.publisher": [
         (
             "class Publisher(PublisherTally):\n",
             """from pubsub.kernel import LinkedTally, Tally
@@ -68,16 +68,16 @@ class Publisher(PublisherTally):
         ),
         ("gathering.queue, self)\n", "gathering.queue, _UNUSED)\n"),
     ],
-    "pubsub.broker.outbox": [
+    "pubsub.broker.delivery.outbox": [
         (
             "            add_to_each((self,), -count, -len(data), self.traffic.queued)\n",
             "",
         ),
     ],
-    "pubsub.broker.outbox_queue": [
+    "pubsub.broker.delivery.outbox_queue": [
         ("            self._count_written(entries, len(data))\n", ""),
     ],
-    "pubsub.broker.router": [
+    "pubsub.broker.routing.router": [
         ("            self._schedule(self.flush)\n", "            self.at_tick_end(self.flush)\n"),
         (
             """                if not is_only:

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.events import TOPIC
+from pubsub.broker.figures.events import TOPIC
 from tests.contract.drivers import DRIVERS, Driver
 from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.connection_figures import LEAVING, LIVE, PAUSED
+from pubsub.broker.figures.connection_figures import LEAVING, LIVE, PAUSED
 from tests.contract.drivers import DRIVERS, Driver
 from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire

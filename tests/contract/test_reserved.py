@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.events import TOPIC
-from pubsub.broker.stats_topic import TOPIC as STATS
+from pubsub.broker.figures.events import TOPIC
+from pubsub.broker.figures.stats_topic import TOPIC as STATS
+from pubsub.broker.routing.batch import Batch
 from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, NOT_FOUND, WRONG_KEY, Driver
 from tests.contract.drivers.cafe import Cafe
 from tests.contract.drivers.fast import Fast

@@ -14,7 +14,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, AccessTable, Who
 from pubsub.plugin import installed_protocols
 from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, TOPIC, WRONG_KEY, Driver
 from tests.contract.drivers.fast import Fast

@@ -14,8 +14,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
-from pubsub.broker.listener_settings import SETTINGS
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.settings import read_all

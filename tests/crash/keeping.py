@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store import log_writer, rewrite

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.store.log_reader import read_page
 from pubsub.store.log_view import LogView
 from tests.crash.keeping import KEPT, payload_of

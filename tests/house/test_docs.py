@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.http_api.api_error import STATUS as REFUSALS
 from pubsub.http_api.endpoints import ENDPOINTS
 from pubsub.plugin import ADMIN, installed_protocols

@@ -8,13 +8,14 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import returning_batches, settled_batches, shared_entries
-from pubsub.broker import counters, passwords
-from pubsub.broker.events import FRAME_BYTES
-from pubsub.broker.history_reads import PAGE_BYTES
-from pubsub.broker.identity_sharing import MAX_CHANNELS
-from pubsub.broker.queue_key_limit import MAX_KEY
-from pubsub.broker.topic_names import MAX_NAME
-from pubsub.broker.verification_throttle import VERIFICATIONS
+from pubsub.broker.clients.identity_sharing import MAX_CHANNELS
+from pubsub.broker.credentials import passwords
+from pubsub.broker.credentials.queue_key_limit import MAX_KEY
+from pubsub.broker.credentials.verification_throttle import VERIFICATIONS
+from pubsub.broker.delivery.history_reads import PAGE_BYTES
+from pubsub.broker.figures import counters
+from pubsub.broker.figures.events import FRAME_BYTES
+from pubsub.broker.topic_space.topic_names import MAX_NAME
 from pubsub.client.link_timing import Timing
 from pubsub.client.publish_calls import TURN_BYTES
 from pubsub.client.publish_requests import GROUP_BYTES, GROUP_MESSAGES

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from twisted.internet import threads
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.verification_throttle import VERIFICATIONS
+from pubsub.broker.credentials.verification_throttle import VERIFICATIONS
 from pubsub.testing import LocalBroker
 from tests.integration.broker import HOST, TIMEOUT
 from tests.integration.fast_client import Fast, create, publish, subscribe

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 import urllib3
 
-from pubsub.broker.events import TOPIC
+from pubsub.broker.figures.events import TOPIC
 from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.clients import Cafe

@@ -19,7 +19,7 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 
-from pubsub.broker.master_secrets import KeySource, MasterSecret
+from pubsub.broker.credentials.master_secrets import KeySource, MasterSecret
 from pubsub.server import issuer_key_fetcher
 from pubsub.server.issuer_key_fetcher import MAX_BYTES, FetchFailed, IssuerKeyFetcher
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from pubsub.broker.password_file import hash_password
+from pubsub.broker.credentials.password_file import hash_password
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.cluster import Socket
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.client.history_client import HistoryClient
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS

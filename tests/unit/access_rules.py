@@ -6,8 +6,8 @@ from ipaddress import ip_network
 
 from hypothesis import strategies as st
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, Who
-from pubsub.broker.identity import TOKEN, Identity
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, Who
+from pubsub.broker.credentials.identity import TOKEN, Identity
 
 SETTINGS = {"allow-publish": ("*",), "allow-subscribe": ("*",), "grant": ()}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "bé", "c/d")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Senders
 from pubsub.store.memory_store import MemoryStore

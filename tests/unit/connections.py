@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import ITCPTransport, ITransport
 
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.errors import Refused
 from pubsub.interfaces import IStore
 from pubsub.wire.connection import Connection

@@ -5,12 +5,12 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.cursor import Cursor
-from pubsub.broker.history_reads import PAGE_BYTES
-from pubsub.broker.outbox import Outbox
+from pubsub.broker.delivery.cursor import Cursor
+from pubsub.broker.delivery.history_reads import PAGE_BYTES
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import DROP, SlowPolicy
 from pubsub.broker.service import BrokerService
-from pubsub.broker.slow_policy import DROP, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener

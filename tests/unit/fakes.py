@@ -20,26 +20,26 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from pubsub.broker.access import AccessRules
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.batch import Batch, Headers
-from pubsub.broker.counters import Counters
-from pubsub.broker.cursors import Cursors
-from pubsub.broker.encoders import make_encoder
-from pubsub.broker.issuer_key_refresh import Fetch
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
-from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.access_rules.access import AccessRules
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.credentials.issuer_key_refresh import Fetch
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.delivery.cursors import Cursors
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import SlowPolicy
+from pubsub.broker.figures.counters import Counters
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.publisher import Publisher
-from pubsub.broker.router import Router
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing.batch import Batch, Headers
+from pubsub.broker.routing.encoders import make_encoder
+from pubsub.broker.routing.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.slices import Slices
-from pubsub.broker.slow_policy import SlowPolicy
-from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from pubsub.broker.wall_clock import WallClock
 from pubsub.dissector.declaration import Declaration
 from pubsub.interfaces import Encoding, IStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Head, LengthField
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.encoders import RowEncoding
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.routing.encoders import RowEncoding
 from pubsub.http_api.websocket_frames import FrameEncoding
 from pubsub.interfaces import Encoding
 from pubsub.protocols.cafe.channels import MessageEncoding

@@ -5,12 +5,12 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.outbox import Outbox
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import AUTO, SlowPolicy
+from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.broker.service import BrokerService
-from pubsub.broker.slow_policy import AUTO, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.store import recovery
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, AccessTable
 from tests.unit.nsd_lines import Nsd
 
 ANY = frozenset(ACTIONS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.slow_policy import SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.slow_policy import SlowPolicy
+from pubsub.broker.topic_space.topics import Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
 KIB = 1024

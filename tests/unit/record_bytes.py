@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.store.record import (
     Operation,
     Record,

@@ -16,7 +16,7 @@ from pubsub.backplane import shared_history
 from pubsub.backplane.memory_stream import MemoryLog, MemoryStream
 from pubsub.backplane.shared_history import SharedHistory
 from pubsub.backplane.spool import SharedLimits
-from pubsub.broker.batch import Batch, message_number
+from pubsub.broker.routing.batch import Batch, message_number
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
 from pubsub.store.shared_store import SharedStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pubsub.broker.curve_keys import KeyPair, encode_key, new_key_pair
+from pubsub.broker.credentials.curve_keys import KeyPair, encode_key, new_key_pair
 from pubsub.protocols.spot.curve import CurveTraffic
 from pubsub.protocols.spot.mechanisms import (
     CurveClientMechanism,

@@ -19,10 +19,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, directlyProvides, provider
 
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.issuer_key_refresh import Fetch
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.credentials.issuer_key_refresh import Fetch
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.listeners.listener import Listener
 from pubsub.interfaces import IStore
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge

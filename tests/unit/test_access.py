@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import access
-from pubsub.broker.access import AccessRules, Rule
-from pubsub.broker.access_table import AccessTable, make_view
+from pubsub.broker.access_rules import access
+from pubsub.broker.access_rules.access import AccessRules, Rule
+from pubsub.broker.access_rules.access_table import AccessTable, make_view
 from pubsub.errors import NotAuthorized
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_explanation import AccessRequest, explain
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable
-from pubsub.broker.identity import Identity
-from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.access_rules.access_explanation import AccessRequest, explain
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, AccessTable
+from pubsub.broker.access_rules.listener_access import ListenerAccess
+from pubsub.broker.credentials.identity import Identity
 from tests.unit.access_rules import IDENTITIES, RULES, SETTINGS, TOPICS
 from tests.unit.command_case import CommandCase
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
-from pubsub.broker.client_keys import NetworkSet
-from pubsub.broker.identity import ANONYMOUS, NOBODY, PASSWORD, TOKEN, Identity
-from pubsub.broker.key_index import KeyIndex
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.access_rules.client_keys import NetworkSet
+from pubsub.broker.access_rules.key_index import KeyIndex
+from pubsub.broker.credentials.identity import ANONYMOUS, NOBODY, PASSWORD, TOKEN, Identity
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "ops": ("ada", "bob*"),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import AccessTable
-from pubsub.broker.identity import CERTIFICATE, NOBODY, TOKEN, Identity
-from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.access_rules.access_table import AccessTable
+from pubsub.broker.access_rules.listener_access import ListenerAccess
+from pubsub.broker.credentials.identity import CERTIFICATE, NOBODY, TOKEN, Identity
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.server.access_settings import read_access

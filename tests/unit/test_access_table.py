@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access import RESERVED, AccessRules
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who, listener_rules
-from pubsub.broker.identity import CERTIFICATE, NOBODY, SOCKET, TOKEN, Identity
-from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.access_rules.access import RESERVED, AccessRules
+from pubsub.broker.access_rules.access_table import (
+    ACTIONS,
+    AccessRule,
+    AccessTable,
+    Who,
+    listener_rules,
+)
+from pubsub.broker.access_rules.listener_access import ListenerAccess
+from pubsub.broker.credentials.identity import CERTIFICATE, NOBODY, SOCKET, TOKEN, Identity
 from pubsub.errors import NotAuthorized
 from tests.unit.access_rules import IDENTITIES, RULES, SETTINGS, TOPICS, rule
 

@@ -14,10 +14,10 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pubsub.broker.access_table import AccessTable, Who
-from pubsub.broker.anonymous_policy import ALLOW_ANONYMOUS, admits_anonymous, is_here
-from pubsub.broker.identity import CERTIFICATE, Identity
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.access_rules.access_table import AccessTable, Who
+from pubsub.broker.credentials.anonymous_policy import ALLOW_ANONYMOUS, admits_anonymous, is_here
+from pubsub.broker.credentials.identity import CERTIFICATE, Identity
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.errors import AuthenticationRequired, StartError
 from pubsub.server.command_line import make_options
 from pubsub.wire.listener_service import ListenerService

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, message_id, messages_nbytes
+from pubsub.broker.routing.batch import Batch, message_id, messages_nbytes
 from pubsub.kernel import Columns
 from pubsub.store import arrow
 from pubsub.store.arrow_values import ROWS

@@ -8,16 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.audience import (
+from pubsub.broker.routing.audience import (
     WRITE_BYTES,
     DeliveryShares,
     Share,
     joined,
 )
-from pubsub.broker.encoders import make_encoder
-from pubsub.broker.mixed_audience import MixedAudience
-from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, SubscriberGroup, Topic
+from pubsub.broker.routing.encoders import make_encoder
+from pubsub.broker.routing.mixed_audience import MixedAudience
+from pubsub.broker.routing.topic_mix import TopicMix
+from pubsub.broker.topic_space.topics import (
+    DeliverySource,
+    QueuedDelivery,
+    Recipient,
+    SubscriberGroup,
+    Topic,
+)
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines
 

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.audit import AuditLog
+from pubsub.broker.audit_log.audit import AuditLog
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import clock_at, scratch
 from tests.unit.streams import logged

@@ -13,9 +13,9 @@ from pubsub.backplane.envelopes import Outgoing
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.record import encode_batch
-from pubsub.broker.batch import Batch
-from pubsub.broker.durability import DURABILITY, DurabilityRules
-from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.durability import DURABILITY, DurabilityRules
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.plugin import installed_protocols

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.envelopes import ENVELOPE, Incoming, Outgoing, messages_of
 from pubsub.backplane.nats_work import Outbound, together
 from pubsub.backplane.record import MalformedRecord, decode, encode_batch, joined
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
 
 MESSAGES = st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=5)), min_size=1, max_size=9)

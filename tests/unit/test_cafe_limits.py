@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.sessions import SESSION_BYTES
-from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.broker.clients.sessions import SESSION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
 

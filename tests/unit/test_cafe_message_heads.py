@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import MessageEncoding
 from pubsub.protocols.cafe.codec import (

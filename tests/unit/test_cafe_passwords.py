@@ -8,9 +8,9 @@ from base64 import b64decode
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.broker.password_changes import changed_users, end_connections
-from pubsub.broker.passwords import MAX_PER_SOURCE
+from pubsub.broker.credentials.identity import PASSWORD, Identity
+from pubsub.broker.credentials.password_changes import changed_users, end_connections
+from pubsub.broker.credentials.passwords import MAX_PER_SOURCE
 from pubsub.errors import ConfigurationError
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, Udp

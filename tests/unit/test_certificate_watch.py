@@ -10,8 +10,8 @@ from OpenSSL import SSL
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener import Listener
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.server.certificates import CertificateWatch
 from pubsub.wire.server_tls import CertificateEnd, ServerTls
 from tests.unit.fakes import make_broker, make_listener, scratch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.client_registry import ClientRegistry
+from pubsub.broker.clients.client_registry import ClientRegistry
 from tests.unit.fakes import Guest, make_broker
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache
-from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.routing import combination_cache
+from pubsub.broker.routing.combination_cache import CombinationCache
 
 
 class CacheTests(SynchronousTestCase):

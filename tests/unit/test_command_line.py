@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.plugin import IWireProtocol
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.command_line import make_options

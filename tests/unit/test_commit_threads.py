@@ -13,7 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.store import commit_state_machine, commit_threads, log_writer
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.worker import Worker

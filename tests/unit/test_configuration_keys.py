@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import MasterSecret
+from pubsub.broker.credentials.master_secrets import MasterSecret
 from pubsub.errors import ConfigurationError
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.file_tables import read_file

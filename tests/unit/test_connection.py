@@ -9,7 +9,7 @@ from twisted.internet.interfaces import ISSLTransport, ITCPTransport, ITransport
 from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.departure import LINGER

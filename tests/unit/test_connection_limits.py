@@ -8,7 +8,7 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import ITransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits
+from pubsub.broker.listeners.limits import CONNECTION_BYTES, BrokerLimits
 from pubsub.wire.connection import ConnectionFactory
 from tests.unit.connections import Frames, Lines, LongFrames, Setup
 from tests.unit.streams import Client

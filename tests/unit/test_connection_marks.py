@@ -10,8 +10,14 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import provider
 
-from pubsub.broker.connection_marks import describe, log_fields, make_marks, mark_of, mark_text
-from pubsub.broker.events import TOPIC
+from pubsub.broker.clients.connection_marks import (
+    describe,
+    log_fields,
+    make_marks,
+    mark_of,
+    mark_text,
+)
+from pubsub.broker.figures.events import TOPIC
 from tests.unit.cafe_udp import ALICE, Udp
 from tests.unit.cafe_wire import frames, hs_pub
 from tests.unit.connections import Setup

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.batch import Page
-from pubsub.broker.history_reads import PAGE_BYTES
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
+from pubsub.broker.delivery.history_reads import PAGE_BYTES
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import DISCONNECT, SlowPolicy
+from pubsub.broker.routing.batch import Page
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.cursor_case import LARGE, CursorCase

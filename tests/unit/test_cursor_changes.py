@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.listener import Listener
+from pubsub.broker.listeners.listener import Listener
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.cursor_case import CursorCase

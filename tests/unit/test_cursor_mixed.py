@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from tests.unit.cursor_case import CursorCase
 from tests.unit.fakes import Held, Lines, make_listener

@@ -9,11 +9,11 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.queue_keys import KEYS
-from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.broker.credentials.queue_keys import KEYS
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.listener_settings import SETTINGS
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topic_lifecycle import TOPICS
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.kernel import Columns

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import DURABILITY, Durability, DurabilityRules
+from pubsub.broker.topic_space.durability import DURABILITY, Durability, DurabilityRules
 from pubsub.store.history_location import STORE, StoreLocation, default_path
 from tests.unit.raising import raised
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.encoders import RowEncoding, make_encoder
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.routing.encoders import RowEncoding, make_encoder
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Lines, mixed_batch
 from tests.unit.framed_encoder import Framed

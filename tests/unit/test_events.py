@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.events import FRAME_BYTES, RATE, TOPIC, Events, redacted_frame, secret_pattern
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.figures.events import (
+    FRAME_BYTES,
+    RATE,
+    TOPIC,
+    Events,
+    redacted_frame,
+    secret_pattern,
+)
+from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.errors import StartError
 from pubsub.protocols.cafe.malformed import REDACTED
 from tests.unit import cafe_wire, fast_wire

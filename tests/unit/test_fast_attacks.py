@@ -7,8 +7,8 @@ import json
 from typing import Any
 from unittest.mock import patch
 
-from pubsub.broker import queue_keys as queue_keys_module
-from pubsub.broker import tokens as token_verification
+from pubsub.broker.credentials import queue_keys as queue_keys_module
+from pubsub.broker.credentials import tokens as token_verification
 from pubsub.protocols.fast import subscriptions as readers_module
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, recheck_all

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.topic_names import fnv1a32
+from pubsub.broker.topic_space.topic_names import fnv1a32
 from pubsub.protocols.fast import codec
 from pubsub.protocols.fast.codec import (
     PACKETS,

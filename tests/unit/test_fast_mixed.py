@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from pubsub.broker import combination_cache
-from pubsub.broker.publisher import Publisher
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing import combination_cache
 from pubsub.protocols.fast import read_proofs
 from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.read_proofs import Proofs

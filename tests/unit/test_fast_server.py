@@ -6,8 +6,8 @@ from ipaddress import ip_network
 
 from twisted.internet.defer import Deferred, succeed
 
-from pubsub.broker.access_table import AccessTable, Who
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.access_rules.access_table import AccessTable, Who
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from tests.unit import fast_wire as wire
 from tests.unit.access_rules import rule
 from tests.unit.fast_wire import (

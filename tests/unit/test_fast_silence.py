@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.topics import KeyChange
+from pubsub.broker.topic_space.topics import KeyChange
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import START
 from tests.unit.fast_wire import ENDED, NO_PERMISSION, OWNER, READER, Fast, FastCase

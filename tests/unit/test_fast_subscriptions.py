@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from pubsub.broker import sliced_routing
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.router import Router
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.routing.router import Router
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.fast_wire import (

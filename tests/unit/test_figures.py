@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.connection_figures import LEAVING, LIVE, ConnectionFigures
+from pubsub.broker.figures.connection_figures import LEAVING, LIVE, ConnectionFigures
 from tests.unit import cafe_udp, cafe_wire
 from tests.unit.brokers import message, subscribe, unsubscribe
 from tests.unit.cafe_udp import ALICE, BOB

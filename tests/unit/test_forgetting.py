@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, messages_nbytes
+from pubsub.broker.routing.batch import Batch, messages_nbytes
 from pubsub.http_api.stream_formats import batches_of
 from pubsub.kernel import Columns
 from pubsub.store import run_log

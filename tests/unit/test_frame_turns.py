@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.frame_turns import FRAMES, FrameTurns
+from pubsub.broker.clients.frame_turns import FRAMES, FrameTurns
 from pubsub.broker.slices import STEPS, Slices
 from tests.unit.slice_ticks import Ticks
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.combination_cache import PastCombinations
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import Durability
 from pubsub.broker.memory_budget import SUBSCRIPTIONS
+from pubsub.broker.routing.combination_cache import PastCombinations
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.store.memory_store import MemoryStore
 from tests.profiles import examples
 from tests.unit import cafe_wire, fast_wire, rheos_wire

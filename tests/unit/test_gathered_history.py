@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.http_api.stream_formats import batches_of
 from pubsub.kernel import Columns, Senders
 from pubsub.store.memory_store import MemoryStore

@@ -9,12 +9,12 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import passing_mix
-from pubsub.broker.batch import Batch
-from pubsub.broker.durability import Durability, DurabilityRules
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.publisher import Publisher
-from pubsub.broker.topics import Topic
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing import passing_mix
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.durability import Durability, DurabilityRules
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import HistoryUnavailable, NotAuthorized
 from pubsub.interfaces import Encoding
 from pubsub.kernel import Columns, HeadTable, Senders

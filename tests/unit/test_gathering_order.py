@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Page
-from pubsub.broker.publisher import Publisher
-from pubsub.broker.topics import Topic
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing.batch import Page
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.channels import MessageEncoding

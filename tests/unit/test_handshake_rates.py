@@ -10,7 +10,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.handshake_rates import ADDRESSES, BURST_SECONDS, HandshakeRates
+from pubsub.broker.clients.handshake_rates import ADDRESSES, BURST_SECONDS, HandshakeRates
 from tests.unit.fakes import make_broker, make_listener, scratch
 from tests.unit.spot_security import curve, secure_house
 from tests.unit.streams import Stream

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.held_request import HeldRequest, opened
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.publisher_gates import Gate
-from pubsub.broker.publishing_state import PublishingState
+from pubsub.broker.publishing.held_request import HeldRequest, opened
+from pubsub.broker.publishing.publisher_gates import Gate
+from pubsub.broker.topic_space.publishing_state import PublishingState
 
 
 class HeldRequestTests(SynchronousTestCase):

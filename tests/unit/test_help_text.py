@@ -9,7 +9,7 @@ from importlib import import_module
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.commands.command import pubsub
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS

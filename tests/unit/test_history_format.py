@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.store import metadata
 from pubsub.store.metadata_tables import CREATE

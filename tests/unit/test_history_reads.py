@@ -7,8 +7,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, TimeoutError, ensureDeferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Page
-from pubsub.broker.history_reads import RETRY_SECONDS, read_history
+from pubsub.broker.delivery.history_reads import RETRY_SECONDS, read_history
+from pubsub.broker.routing.batch import Page
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Reader, clock_at
 from tests.unit.let_go_case import LetGoCase

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import AccessRule, AccessTable, Who
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.access_rules.access_table import AccessRule, AccessTable, Who
+from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.parcel import Parcel
 from tests.unit.access_rules import rule

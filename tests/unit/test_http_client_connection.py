@@ -6,7 +6,7 @@ import logging
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.client.http_wire import HttpWire
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore

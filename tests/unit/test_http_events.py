@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.events import TOPIC
+from pubsub.broker.figures.events import TOPIC
 from tests.unit.web import WebClient, WebHouse, stream_of
 from tests.unit.writing_case import table
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import sliced_routing
-from pubsub.broker.connection_marks import mark_text
-from pubsub.broker.durability import Durability
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.clients.connection_marks import mark_text
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START, Bench, Guest, Lines

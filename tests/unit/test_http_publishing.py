@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
-from pubsub.broker.durability import Durability
-from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_MESSAGES

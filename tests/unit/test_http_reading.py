@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from twisted.internet.defer import Deferred, succeed
 
-from pubsub.broker.batch import message_id
+from pubsub.broker.routing.batch import message_id
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START
 from tests.unit.house_case import HouseCase

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, message_id
+from pubsub.broker.routing.batch import Batch, message_id
 from pubsub.http_api import websocket_frames
 from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding, chunk
 from pubsub.http_api.message_body import message_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.http_api import part_registry
 from pubsub.http_api.stream_places import STREAM_BYTES
 from tests.unit.big_house import ALL, BIG, Threads, big_house

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.broker.memory_budget import OUTPUT
 from pubsub.http_api.request_body import Body
 from pubsub.store.memory_store import MemoryStore

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.topic_lifecycle import TOPICS
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topic_lifecycle import TOPICS
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.big_house import Threads
 from tests.unit.fakes import Lines, Reader, Transport

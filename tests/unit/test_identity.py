@@ -10,10 +10,10 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access import View
-from pubsub.broker.access_table import AccessTable, make_view
-from pubsub.broker.identity import CERTIFICATE, NOBODY, PASSWORD, Identity
-from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.access_rules.access import View
+from pubsub.broker.access_rules.access_table import AccessTable, make_view
+from pubsub.broker.access_rules.listener_access import ListenerAccess
+from pubsub.broker.credentials.identity import CERTIFICATE, NOBODY, PASSWORD, Identity
 from pubsub.errors import NotAuthorized
 from pubsub.kernel import Columns
 from tests.unit.connections import Frames, Setup

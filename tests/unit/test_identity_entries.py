@@ -32,7 +32,7 @@ from pubsub.backplane.identity_entry import (
 from pubsub.backplane.number_points import NumberPoint, NumberPoints, position_at
 from pubsub.backplane.shared_position import SharedPosition
 from pubsub.backplane.state_format import is_followed
-from pubsub.broker.identity_sharing import FormerNumbers, IdentityContent, channel_bytes
+from pubsub.broker.clients.identity_sharing import FormerNumbers, IdentityContent, channel_bytes
 
 AT = SharedPosition(3, {"x": {1: 7}})
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.issuer_key_refresh import EARLY_SECONDS, RETRY_SECONDS
-from pubsub.broker.master_secrets import KeySource, MasterSecret
+from pubsub.broker.credentials.issuer_key_refresh import EARLY_SECONDS, RETRY_SECONDS
+from pubsub.broker.credentials.master_secrets import KeySource, MasterSecret
 from pubsub.errors import BadToken
 from pubsub.management.status import status_of
 from tests.unit.fakes import START

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import ACTIONS, AccessTable
-from pubsub.broker.identity import Identity, token_identity
-from pubsub.broker.listener_access import ListenerAccess
-from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.master_secrets import KeySource, MasterSecret, SecretRing
-from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.broker.access_rules.access_table import ACTIONS, AccessTable
+from pubsub.broker.access_rules.listener_access import ListenerAccess
+from pubsub.broker.credentials.identity import Identity, token_identity
+from pubsub.broker.credentials.master_secrets import KeySource, MasterSecret, SecretRing
+from pubsub.broker.credentials.tokens import Token, TokenVerifier
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.embed import read_config
 from pubsub.errors import BadToken, ConfigurationError
 from pubsub.plugin import installed_protocols

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, Page
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.routing.batch import Batch, Page
 from pubsub.kernel import Columns, Senders
 from pubsub.store.block import decode_block, encode_block
 from pubsub.store.joined_runs import SMALL, JoinedRuns, decode_joined

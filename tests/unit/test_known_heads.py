@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pubsub.broker.frame_turns import FrameTurns
+from pubsub.broker.clients.frame_turns import FrameTurns
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.slices import Slices
 from pubsub.kernel import Head, LengthField

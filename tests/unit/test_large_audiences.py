@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import encoders, topic_mix
-from pubsub.broker.encoders import encoder_in_steps
-from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing import encoders, topic_mix
+from pubsub.broker.routing.encoders import encoder_in_steps
+from pubsub.broker.routing.topic_mix import TopicMix
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples
 from tests.unit.fakes import Bench, batch_of, mixed_batch

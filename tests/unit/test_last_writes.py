@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.audience import Share
-from pubsub.broker.last_writes import LastWrites
-from pubsub.broker.slow_policy import DISCONNECT
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.last_writes import LastWrites
+from pubsub.broker.delivery.slow_policy import DISCONNECT
+from pubsub.broker.routing.audience import Share
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.wire.unsent_bytes import untaken_bytes
 from tests.unit.cafe_wire import Cafe, publish
 

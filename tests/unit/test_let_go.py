@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
-from pubsub.broker import sliced_routing
-from pubsub.broker.batch import Batch, Page
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.delivery.slow_policy import AUTO, SlowPolicy
+from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.broker.memory_budget import SUBSCRIBERS
-from pubsub.broker.slow_policy import AUTO, SlowPolicy
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.routing.batch import Batch, Page
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import ConnectionQuota
-from pubsub.broker.rate_limits import Rate, RateLimiter, TokenBucket
+from pubsub.broker.listeners.limits import ConnectionQuota
+from pubsub.broker.publishing.rate_limits import Rate, RateLimiter, TokenBucket
 from pubsub.errors import LimitReached
 from pubsub.kernel import Columns
 from tests.unit.fakes import clock_at

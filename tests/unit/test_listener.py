@@ -9,11 +9,11 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import provider
 
-from pubsub.broker import counters as counters_module
-from pubsub.broker.counters import OTHERS, Counters
-from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits
-from pubsub.broker.rate_limits import Rate
-from pubsub.broker.slow_policy import DROP, SlowPolicy
+from pubsub.broker.delivery.slow_policy import DROP, SlowPolicy
+from pubsub.broker.figures import counters as counters_module
+from pubsub.broker.figures.counters import OTHERS, Counters
+from pubsub.broker.listeners.limits import CONNECTION_BYTES, BrokerLimits
+from pubsub.broker.publishing.rate_limits import Rate
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
 from pubsub.kernel import Columns
 from tests.unit.fakes import START, Reader, Transport, make_broker, make_listener

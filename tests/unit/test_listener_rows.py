@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.tls_settings import TLS
+from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.management.listeners import listener_rows
 from tests.unit.streams import House
 

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.counters import Counters
+from pubsub.broker.figures.counters import Counters
 from pubsub.server.log_rationing import LINES, SECONDS, Rationing
 
 

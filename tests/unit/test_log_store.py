@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from pubsub.broker.batch import Page
+from pubsub.broker.routing.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.store import commit_state_machine, log_reader, log_writer, metadata
 from pubsub.store.block import decode_block

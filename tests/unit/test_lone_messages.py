@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.publisher import Publisher
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Senders
 from pubsub.protocols.fast.codec import ErrorCode
 from pubsub.protocols.spot.zmtp import Command, encode_command, ping

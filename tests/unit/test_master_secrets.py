@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import DenyList, MasterSecret, SecretRing
-from pubsub.broker.secret_files import (
+from pubsub.broker.credentials.master_secrets import DenyList, MasterSecret, SecretRing
+from pubsub.broker.credentials.secret_files import (
     MIN_SECRET,
     key_set,
     parse_end,
@@ -36,7 +36,7 @@ from pubsub.broker.secret_files import (
     read_public_key,
     read_secret,
 )
-from pubsub.broker.tokens import TokenVerifier
+from pubsub.broker.credentials.tokens import TokenVerifier
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import START, scratch
 from tests.unit.streams import logged

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, Headers, Page
+from pubsub.broker.routing.batch import Batch, Headers, Page
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.stored_runs import RUN_BYTES
 from tests.unit.block_batches import plain_batches

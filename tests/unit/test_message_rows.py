@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.batch_rows import BatchRows
-from pubsub.broker.encoders import RowEncoding
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.routing.batch_rows import BatchRows
+from pubsub.broker.routing.encoders import RowEncoding
 from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding
 from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns

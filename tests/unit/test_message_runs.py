@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, message_id
+from pubsub.broker.routing.batch import Batch, message_id
 from pubsub.http_api.stream_formats import batches_of
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.record import Operation, Put

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.histogram import BOUNDS
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.statistics import Statistics
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.figures.histogram import BOUNDS
+from pubsub.broker.figures.statistics import Statistics
 from pubsub.http_api.metric_families import FAMILIES
 from pubsub.http_api.metric_family import COUNTER, HISTOGRAM, OTHERS, Family, Reading, read
 from pubsub.http_api.metrics_exposition import names, render

@@ -14,7 +14,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from pubsub.broker.batch import Page
+from pubsub.broker.routing.batch import Page
 from pubsub.errors import StartError
 from pubsub.store import sqlite_migration
 from pubsub.store.block import encode_block

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.publisher import Publisher
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import brokers, cafe_wire, rheos_wire
 from tests.unit.cafe_wire import Cafe

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.mixed_topics import MixedTopics
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing.mixed_topics import MixedTopics
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topics import Topic
 
 
 class MixedTopicsTests(TestCase):

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.events import TOPIC
+from pubsub.broker.figures.events import TOPIC
 from tests.unit.cafe_udp import Udp
 from tests.unit.cafe_wire import hs_pub
 from tests.unit.fakes import scratch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import AccessRule, Who
+from pubsub.broker.access_rules.access_table import AccessRule, Who
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 from tests.unit.nsd_rules import ANY, EVERYTHING, apply

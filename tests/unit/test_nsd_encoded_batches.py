@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.routing.batch import Batch
 from pubsub.protocols.nsd.codec import messages
 from pubsub.protocols.nsd.encoded_batches import EncodedBatches, encode_batch
 from pubsub.store.joined_runs import JoinedRuns

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import AccessRule, Who
-from pubsub.broker.statistics import Statistics
-from pubsub.broker.stats_topic import TOPIC
+from pubsub.broker.access_rules.access_table import AccessRule, Who
+from pubsub.broker.figures.statistics import Statistics
+from pubsub.broker.figures.stats_topic import TOPIC
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import NOTHING, Nsd
 from tests.unit.nsd_rules import ANY, EVERYTHING, apply

@@ -8,7 +8,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.interfaces import Value
 from pubsub.protocols.nsd.identities import (

@@ -7,7 +7,7 @@ import json
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 

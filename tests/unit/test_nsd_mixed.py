@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import SUCCESS, Nsd
 from tests.unit.stepped_disk import Disk

@@ -7,7 +7,7 @@ import json
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.identity import PASSWORD, Identity
+from pubsub.broker.credentials.identity import PASSWORD, Identity
 from pubsub.errors import ConfigurationError
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines as wire

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Page
+from pubsub.broker.routing.batch import Page
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import cafe_wire
 from tests.unit import nsd_lines as wire

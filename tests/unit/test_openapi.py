@@ -8,7 +8,7 @@ from typing import Any
 from openapi_spec_validator import validate
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.http_api.dashboard_files import PREFIX as DASHBOARD
 from pubsub.http_api.endpoints import ENDPOINTS, JSON, Endpoint
 from pubsub.http_api.routes import route_of

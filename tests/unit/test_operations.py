@@ -6,8 +6,8 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.settings import read_all
 from tests.unit.fakes import START, Guest
 from tests.unit.streams import logged

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.http_api.operator_places import _PLACES, PLACE_SECONDS
 from pubsub.http_api.server import _SPARED_CONNECTIONS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker.audience import WRITE_BYTES
+from pubsub.broker.delivery.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.memory_budget import SUBSCRIBERS
-from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing.audience import WRITE_BYTES
+from pubsub.broker.topic_space.topics import Topic
 from tests.unit.fakes import Held, Lines, batch_of
 from tests.unit.outbox_case import KIB, OutboxCase
 

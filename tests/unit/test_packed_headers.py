@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import all_headers_nbytes, headers_nbytes, messages_nbytes
-from pubsub.broker.packed_headers import PackedHeaders
+from pubsub.broker.routing.batch import all_headers_nbytes, headers_nbytes, messages_nbytes
+from pubsub.broker.routing.packed_headers import PackedHeaders
 from pubsub.kernel import Columns
 from pubsub.store.block_columns import decode_headers, encode_headers
 

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import gathered_routing
-from pubsub.broker.batch import Batch
-from pubsub.broker.combination_cache import PastCombinations
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import Durability
-from pubsub.broker.passing_mix import passing_mix
-from pubsub.broker.router import Router
-from pubsub.broker.slow_policy import SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.slow_policy import SlowPolicy
+from pubsub.broker.routing import gathered_routing
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.routing.combination_cache import PastCombinations
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.routing.passing_mix import passing_mix
+from pubsub.broker.routing.router import Router
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from tests.profiles import examples

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import (
+from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.routing import (
     combination_cache,
     gathered_audience,
     gathered_routing,
@@ -20,12 +21,11 @@ from pubsub.broker import (
     row_routing,
     sliced_routing,
 )
-from pubsub.broker.combination_cache import PastCombinations
-from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.router import Router
-from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import Recipient
-from pubsub.broker.wide_mix import WideMix
+from pubsub.broker.routing.combination_cache import PastCombinations
+from pubsub.broker.routing.router import Router
+from pubsub.broker.routing.topic_mix import TopicMix
+from pubsub.broker.routing.wide_mix import WideMix
+from pubsub.broker.topic_space.topics import Recipient
 from pubsub.kernel import Columns, Senders
 from tests.profiles import examples
 from tests.unit import cafe_wire

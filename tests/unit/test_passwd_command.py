@@ -8,7 +8,7 @@ import stat
 from threading import Thread
 from unittest.mock import patch
 
-from pubsub.broker.password_file import matches, read_password_file
+from pubsub.broker.credentials.password_file import matches, read_password_file
 from tests.unit.command_case import CommandCase, file_steps
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import passwords
-from pubsub.broker.password_file import (
+from pubsub.broker.credentials import passwords
+from pubsub.broker.credentials.password_file import (
     MAX_PASSWORD,
     hash_of_nobody,
     hash_password,
@@ -23,7 +23,7 @@ from pubsub.broker.password_file import (
     parse_password_file,
     read_password_file,
 )
-from pubsub.broker.passwords import (
+from pubsub.broker.credentials.passwords import (
     MAX_PER_SOURCE,
     MAX_WAITING,
     RATE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.wire.peer_address import UNIX, address_text, host_of, is_local, network_of
 from tests.unit.web import WebClient, WebHouse
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.queue_keys import QueueKeys
+from pubsub.broker.credentials.queue_keys import QueueKeys
 from pubsub.errors import NotAuthorized, Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.pending_change import PendingChange

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.publisher import Publisher
-from pubsub.broker.topics import Topic
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import NotAuthorized, RateLimited, SenderTooLong
 from pubsub.kernel import Columns
 from tests.unit.fakes import Held, clock_at, make_broker, make_listener

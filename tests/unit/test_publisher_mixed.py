@@ -6,16 +6,16 @@ from itertools import pairwise
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.batch import Batch
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import Durability
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
-from pubsub.broker.publisher import Publisher
-from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import Topic
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.publishing.publisher import Publisher
+from pubsub.broker.routing import combination_cache
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.routing.topic_mix import TopicMix
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders
 from pubsub.store.memory_store import MemoryStore

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from twisted.trial.unittest import SynchronousTestCase
 
 import pubsub
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.secret_files import read_public_key, read_secret
-from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.credentials.secret_files import read_public_key, read_secret
+from pubsub.broker.credentials.tokens import Token, TokenVerifier
 from pubsub.commands.broker_client import run
 from tests.unit.command_case import CommandCase
 from tests.unit.fakes import START

@@ -12,13 +12,13 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import sliced_routing
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.queue_keys import QueueKeys
-from pubsub.broker.slow_policy import SlowPolicy
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.credentials.queue_keys import QueueKeys
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import SlowPolicy
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from pubsub.errors import HistoryUnavailable, NotAuthorized, WrongKey
 from pubsub.kernel import Columns
 from tests.unit.fakes import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.delivery.slow_policy import DISCONNECT, SlowPolicy
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from tests.unit.fakes import Held, Lines, Recheck, Transport
 from tests.unit.router_case import RouterCase
 

@@ -11,12 +11,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.durability import Durability, DurabilityRules
-from pubsub.broker.events import TOPIC
-from pubsub.broker.handshakes import Handshakes
-from pubsub.broker.limits import ConnectionQuota
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.clients.handshakes import Handshakes
+from pubsub.broker.figures.events import TOPIC
+from pubsub.broker.listeners.limits import ConnectionQuota
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.topic_space.durability import Durability, DurabilityRules
 from pubsub.errors import ConfigurationError, LimitReached, SessionUnknown
 from tests.unit import cafe_wire as wire
 from tests.unit.fakes import scratch

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.errors import NewerVersion
 from pubsub.store.block import decode_block as runs_of_block
 from pubsub.store.record import (

@@ -12,10 +12,10 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import refused_attempts
-from pubsub.broker.audit import AuditLog
-from pubsub.broker.connection_marks import describe
-from pubsub.broker.refused_attempts import LINES, LINES_A_SECOND, PERIOD, RefusedAttempts
+from pubsub.broker.audit_log import refused_attempts
+from pubsub.broker.audit_log.audit import AuditLog
+from pubsub.broker.audit_log.refused_attempts import LINES, LINES_A_SECOND, PERIOD, RefusedAttempts
+from pubsub.broker.clients.connection_marks import describe
 from tests.unit.fakes import make_broker, make_listener
 
 FILTER = Path(__file__).parents[2] / "docs" / "deploy" / "fail2ban" / "pubsub.conf"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER, Effect, effect_of

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import AccessRule
+from pubsub.broker.access_rules.access_table import AccessRule
 from pubsub.errors import ConfigurationError
 from pubsub.server import listener_set
 from pubsub.server.configuration import Config

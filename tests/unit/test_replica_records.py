@@ -20,7 +20,7 @@ from pubsub.backplane.replica_record import (
     nbytes_of,
     parts_of,
 )
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from tests.unit.fakes import batch_of
 from tests.unit.logs import any_batches

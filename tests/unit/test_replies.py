@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
 from tests.unit.connections import Frames, Setup

@@ -8,7 +8,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_store import LogStore
 from tests.unit import fast_wire as wire

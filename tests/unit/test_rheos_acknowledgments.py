@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import message_id
-from pubsub.broker.durability import Durability
+from pubsub.broker.routing.batch import message_id
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.rheos.acknowledgments import Acks, encode_acks
 from pubsub.protocols.rheos.codec import FAILED, SUCCESS, Ack, Codec
 

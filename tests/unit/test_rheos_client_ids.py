@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
+from pubsub.broker.credentials.identity import CERTIFICATE, SOCKET, Identity
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import rheos_wire as wire

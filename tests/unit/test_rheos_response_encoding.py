@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, Response
 from pubsub.protocols.rheos.response_encoding import client_name, encoding_of, sender_id
 from tests.unit.fakes import batch_of, encoded

@@ -8,11 +8,11 @@ from uuid import UUID, uuid5
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import message_id
-from pubsub.broker.durability import Durability
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
+from pubsub.broker.routing.batch import message_id
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.codec import LAYOUTS, PROBE, Codec, Opcode, Request
 from pubsub.protocols.rheos.listener_state import PARENTS

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.routing.dispatcher import Dispatcher
 from pubsub.protocols.rheos.codec import Codec, Opcode, Request
 from tests.unit import rheos_wire as wire
 from tests.unit.rheos_wire import ALICE, BOB, Rheos

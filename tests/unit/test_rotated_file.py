@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.rotated_file import RotatedFile
+from pubsub.broker.audit_log.rotated_file import RotatedFile
 from tests.unit.fakes import scratch
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker import router
-from pubsub.broker.audience import WRITE_BYTES
-from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.delivery.slow_policy import DISCONNECT, SlowPolicy
+from pubsub.broker.routing import router
+from pubsub.broker.routing.audience import WRITE_BYTES
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from tests.unit.fakes import Lines, Transport
 from tests.unit.router_case import RouterCase
 

@@ -9,12 +9,12 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache, topic_mix
-from pubsub.broker.audience import WRITE_BYTES
-from pubsub.broker.encoders import encoder_in_steps
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.routing import combination_cache, topic_mix
+from pubsub.broker.routing.audience import WRITE_BYTES
+from pubsub.broker.routing.encoders import encoder_in_steps
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch, recheck_all
 from tests.unit.framed_encoder import Framed

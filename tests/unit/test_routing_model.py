@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import router as router_module
-from pubsub.broker import sliced_routing
+from pubsub.broker.delivery.slow_policy import DROP, SlowPolicy
 from pubsub.broker.memory_budget import SUBSCRIPTIONS
-from pubsub.broker.slow_policy import DROP, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing import router as router_module
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples
 from tests.unit.fakes import Lines, Transport, batch_of, mixed_batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import Durability
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.topic_space.durability import Durability
 from tests.unit import cafe_wire, fast_wire, nsd_lines
 from tests.unit.brokers import message, subscribe
 from tests.unit.cafe_wire import Cafe

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.configuration import CommandLine, merge

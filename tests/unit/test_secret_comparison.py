@@ -16,7 +16,7 @@ from pubsub.backplane.secret_comparison import (
     decode_mark,
     mark_of,
 )
-from pubsub.broker.master_secrets import KeySource, MasterSecret, SecretRing
+from pubsub.broker.credentials.master_secrets import KeySource, MasterSecret, SecretRing
 from tests.unit.fakes import make_broker
 from tests.unit.streams import logged
 

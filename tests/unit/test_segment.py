@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.store import segment_scan
 from pubsub.store.block import decode_block
 from pubsub.store.record import HEAD_BYTES, LOST, SEALED, START, Found, Put, Record, decode_head

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.broker.listeners.tls_settings import TLS_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.server.certificates import read_tls
 from pubsub.settings import read_all

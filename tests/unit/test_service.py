@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import message_id
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.outbox import Outbox
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.subscription_account import GROUP_BYTES, LIVE_BYTES
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.routing.batch import message_id
 from pubsub.broker.service import BrokerService
-from pubsub.broker.subscription_account import GROUP_BYTES, LIVE_BYTES
-from pubsub.broker.topic_registry import TOPIC_BYTES
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import (

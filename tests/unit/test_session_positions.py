@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.session_entry import SessionEntry
 from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.shared_position import SharedPosition
-from pubsub.broker.session_sharing import SessionContent
+from pubsub.broker.clients.session_sharing import SessionContent
 
 
 class OneBroker:

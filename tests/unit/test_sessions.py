@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.clients.sessions import SESSION_BYTES, Session, SessionRegistry
+from pubsub.broker.figures.traffic import Traffic
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
-from pubsub.broker.topics import Topic
-from pubsub.broker.traffic import Traffic
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown
 from tests.unit.fakes import Owner, clock_at
 

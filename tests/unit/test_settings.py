@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.broker.listeners.tls_settings import TLS_SETTINGS
 from pubsub.plugin import installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.settings import (

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import row_routing
-from pubsub.broker.combination_cache import PastCombinations
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.durability import Durability
-from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.passing_mix import passing_mix
-from pubsub.broker.rate_limits import Rate
-from pubsub.broker.senders import sender_of, sender_of_each
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.publishing.rate_limits import Rate
+from pubsub.broker.publishing.senders import sender_of, sender_of_each
+from pubsub.broker.routing import row_routing
+from pubsub.broker.routing.combination_cache import PastCombinations
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.routing.passing_mix import passing_mix
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.profiles import examples

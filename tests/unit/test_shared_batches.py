@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from pubsub.backplane import shared_batches, spool
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 from pubsub.store import unsynced_commits
 from pubsub.store.stored_runs import topic_of

@@ -6,7 +6,7 @@ from pubsub.backplane import replica_sender, spool
 from pubsub.backplane.replica_own import RUNS, OwnMessages
 from pubsub.backplane.replica_record import RecordPart, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from tests.contract.drivers.spot import Spot
 from tests.unit.brokers import message

@@ -20,7 +20,7 @@ from pubsub.backplane.identity_entry import (
     points_key,
 )
 from pubsub.backplane.shared_identities import SharedIdentities
-from pubsub.broker.identity_sharing import IdentityContent
+from pubsub.broker.clients.identity_sharing import IdentityContent
 from pubsub.protocols.nsd.identities import PLACE_BYTES
 from tests.profiles import rounds
 from tests.unit import nsd_lines as wire

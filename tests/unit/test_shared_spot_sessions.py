@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from pubsub.backplane import session_values
 from pubsub.backplane.shared_state import StateEntry
-from pubsub.broker.session_sharing import SessionContent
+from pubsub.broker.clients.session_sharing import SessionContent
 from pubsub.errors import BackplaneAway
 from pubsub.protocols.spot.identity_sessions import kept_of
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe

@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred, succeed
 from pubsub.backplane.memory_state import MemoryBucket
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_entry import TopicEntry, encode, key_of
-from pubsub.broker import sliced_routing
-from pubsub.broker.durability import Durability
-from pubsub.broker.topic_sharing import Requirements
+from pubsub.broker.routing import sliced_routing
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topic_sharing import Requirements
 from pubsub.errors import BackplaneAway
 from tests.contract.drivers.spot import Spot
 from tests.unit import fast_wire as wire

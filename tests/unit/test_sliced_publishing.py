@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import sliced_publishing
-from pubsub.broker.sliced_publishing import UNITS, PublishSteps, SlicedPublishing
-from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.broker.publishing import sliced_publishing
+from pubsub.broker.publishing.sliced_publishing import UNITS, PublishSteps, SlicedPublishing
+from pubsub.broker.topic_space.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import router as router_module
-from pubsub.broker import sliced_routing, topic_mix
-from pubsub.broker.slow_policy import AUTO, SlowPolicy
-from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.delivery.slow_policy import AUTO, SlowPolicy
+from pubsub.broker.routing import router as router_module
+from pubsub.broker.routing import sliced_routing, topic_mix
+from pubsub.broker.topic_space.topics import KeyChange, Topic
 from tests.unit.fakes import Lines, Transport, batch_of, mixed_batch
 from tests.unit.stepped_bench import SteppedBench
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.topic_space.topics import Topic
 from tests.unit.fakes import Held, Lines, Transport, batch_of
 from tests.unit.outbox_case import KIB, OutboxCase
 

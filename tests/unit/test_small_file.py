@@ -10,8 +10,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.password_file import read_password_file
-from pubsub.broker.secret_files import (
+from pubsub.broker.credentials.password_file import read_password_file
+from pubsub.broker.credentials.secret_files import (
     read_denied,
     read_key_set,
     read_public_key,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.peers import CONNECTED, LOST, peers_of
-from pubsub.broker.slow_policy import PAUSE, SlowPolicy
-from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.broker.clients.peers import CONNECTED, LOST, peers_of
+from pubsub.broker.delivery.slow_policy import PAUSE, SlowPolicy
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES
 from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.topic_copies import COPIES

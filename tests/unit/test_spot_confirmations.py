@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     Confirm,

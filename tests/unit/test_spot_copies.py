@@ -9,7 +9,7 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     HistoryPage,

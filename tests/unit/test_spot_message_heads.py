@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker.frame_turns import FrameTurns
+from pubsub.broker.clients.frame_turns import FrameTurns
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.slices import Slices
 from pubsub.protocols.spot.commands import Publish, encode_request

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
 from pubsub.broker.stored_rows import read_row
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.spot.broker_commands import EPOCH
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
 from pubsub.protocols.spot.prefixes import Prefixes
 
 NAMES = st.text("aé\U0010ffff", max_size=4)

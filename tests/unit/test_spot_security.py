@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.curve_keys import decode_key, encode_key
-from pubsub.broker.identity import CURVE, PASSWORD, Identity
+from pubsub.broker.credentials.curve_keys import decode_key, encode_key
+from pubsub.broker.credentials.identity import CURVE, PASSWORD, Identity
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.curve import Box, CurveClient, CurveServer

@@ -7,9 +7,9 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.router import Router
-from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.broker.routing.router import Router
+from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.protocols.spot.prefixes import Prefixes

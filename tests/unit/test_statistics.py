@@ -9,15 +9,15 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED
-from pubsub.broker.histogram import BOUNDS, Histogram
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.process_memory import resident_bytes
-from pubsub.broker.process_pauses import CollectorPauses, ReactorLag, Worst
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
+from pubsub.broker.figures.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED
+from pubsub.broker.figures.histogram import BOUNDS, Histogram
+from pubsub.broker.figures.process_memory import resident_bytes
+from pubsub.broker.figures.process_pauses import CollectorPauses, ReactorLag, Worst
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.broker.service import BrokerService
-from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit.fakes import Bench, Lines, Reader, Transport, batch_of, clock_at, make_broker

@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability, DurabilityRules
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.figures.statistics import Statistics
+from pubsub.broker.figures.stats_topic import TOPIC
+from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.service import BrokerService
-from pubsub.broker.statistics import Statistics
-from pubsub.broker.stats_topic import TOPIC
-from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.durability import Durability, DurabilityRules
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
 from pubsub.broker.wall_clock import WallClock
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener

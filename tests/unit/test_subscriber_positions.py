@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.start_positions import Position, Resumption
-from pubsub.broker.subscriber_positions import SubscriberPositions
-from pubsub.broker.topics import Topic
+from pubsub.broker.delivery.start_positions import Position, Resumption
+from pubsub.broker.delivery.subscriber_positions import SubscriberPositions
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from twisted.internet.interfaces import IReactorTime
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import subscribing
+from pubsub.broker.delivery import subscribing
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import AUTO, SlowPolicy
+from pubsub.broker.delivery.start_positions import Position
+from pubsub.broker.delivery.subscription_account import BEHIND_BYTES, GROUP_BYTES, LIVE_BYTES
 from pubsub.broker.memory_budget import SUBSCRIPTIONS
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.slow_policy import AUTO, SlowPolicy
-from pubsub.broker.start_positions import Position
-from pubsub.broker.subscription_account import BEHIND_BYTES, GROUP_BYTES, LIVE_BYTES
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import MemoryExhausted
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.listener import Listener
+from pubsub.broker.listeners.listener import Listener
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.wire.replies import Reply, ReplyQueue
 from tests.unit import cafe_wire, nsd_lines, rheos_wire

@@ -17,8 +17,8 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import TestCase
 
-from pubsub.broker.durability import Durability
 from pubsub.broker.service import BrokerService
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.build_info import build_kind, version
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap

@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IHandshakeListener
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.handshakes import Handshakes
+from pubsub.broker.clients.handshakes import Handshakes
 from pubsub.errors import FrameTimeout, HandshakeTimeout
 from pubsub.wire.connection import ConnectionFactory
 from tests.unit import cafe_wire

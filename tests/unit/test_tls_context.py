@@ -15,7 +15,7 @@ import trustme
 from OpenSSL import SSL
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.broker.listeners.tls_settings import TLS_SETTINGS
 from pubsub.settings import read_all
 from pubsub.wire.server_tls import ServerTls, load_tls
 from tests.unit.tls_streams import V12, V13

@@ -14,8 +14,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.tls_settings import TLS_SETTINGS
 from pubsub.settings import read_all
 from pubsub.wire.server_tls import load_tls
 from pubsub.wire.tls_input import STREAM_BYTES

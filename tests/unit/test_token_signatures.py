@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import MasterSecret, SecretRing
-from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.broker.credentials.master_secrets import MasterSecret, SecretRing
+from pubsub.broker.credentials.tokens import Token, TokenVerifier
 from pubsub.errors import BadToken
 from tests.unit.fakes import START
 from tests.unit.tokens import (

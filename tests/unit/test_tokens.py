@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import tokens as tokens_module
-from pubsub.broker.master_secrets import DenyList, SecretRing
+from pubsub.broker.credentials import tokens as tokens_module
+from pubsub.broker.credentials.master_secrets import DenyList, SecretRing
+from pubsub.broker.credentials.tokens import Token, TokenVerifier
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.errors import BadToken
 from tests.unit.fakes import START
 from tests.unit.tokens import (
@@ -69,7 +69,7 @@ class SignatureTests(TokenCase):
             assert self.check(raw).subject == "ada"
         assert caught == []
         code = (
-            "import warnings; before = warnings.filters[:]; import pubsub.broker.tokens; "
+            "import warnings; before = warnings.filters[:]; import pubsub.broker.credentials.tokens; "
             "assert warnings.filters == before"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32, topic_name
-from pubsub.broker.topic_registry import TOPIC_BYTES, TopicRegistry
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.topic_names import TOPIC_NAMESPACE, fnv1a32, topic_name
+from pubsub.broker.topic_space.topic_registry import TOPIC_BYTES, TopicRegistry
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound
 from tests.unit.fakes import Bench, Held, Lines
 from tests.unit.raising import raised

@@ -19,10 +19,10 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pubsub.broker.batch import Headers
-from pubsub.broker.durability import Durability
+from pubsub.broker.routing.batch import Headers
 from pubsub.broker.service import BrokerService
-from pubsub.broker.topics import Topic
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.broker.wall_clock import WallClock
 from pubsub.errors import ConfigurationError, HistoryUnavailable
 from pubsub.interfaces import IStore

@@ -17,7 +17,7 @@ from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
+from pubsub.broker.credentials.identity import CERTIFICATE, SOCKET, Identity
 from pubsub.wire.proxy_protocol import ProxiedStream
 from pubsub.wire.transport_identity import identity_of, name_in
 from tests.unit.proxy_headers import header, tls_field

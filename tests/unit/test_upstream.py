@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import LimitReached, TopicUnreachable
 from pubsub.kernel import Columns
 from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener

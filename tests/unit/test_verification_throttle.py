@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.rate_limits import TokenBucket
-from pubsub.broker.verification_throttle import VERIFICATIONS, VerificationThrottle
+from pubsub.broker.credentials.verification_throttle import VERIFICATIONS, VerificationThrottle
+from pubsub.broker.publishing.rate_limits import TokenBucket
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import clock_at

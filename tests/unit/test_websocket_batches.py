@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.frame_turns import FRAMES
+from pubsub.broker.clients.frame_turns import FRAMES
 from pubsub.broker.memory_budget import INPUT
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED

@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.frame_turns import FRAMES
+from pubsub.broker.clients.frame_turns import FRAMES
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from tests.unit.fakes import Held
 from tests.unit.slow_store import Slow

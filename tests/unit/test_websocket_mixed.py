@@ -7,8 +7,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.publisher_gates import Gate
+from pubsub.broker.publishing.publisher_gates import Gate
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from pubsub.broker.batch import Batch, message_id
+from pubsub.broker.routing.batch import Batch, message_id
 from pubsub.client.http_batches import messages_of_batch
 from pubsub.http_api.websocket_frames import BatchEncoding
 from pubsub.store.joined_runs import JoinedRow, JoinedRuns

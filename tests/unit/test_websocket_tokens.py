@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, recheck_all

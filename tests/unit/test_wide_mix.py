@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import address_mixes, wide_mix
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.combination_cache import PastCombinations
-from pubsub.broker.dispatcher import Dispatcher
-from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.listeners.limits import BrokerLimits
+from pubsub.broker.publishing import address_mixes
+from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.routing import wide_mix
+from pubsub.broker.routing.combination_cache import PastCombinations
+from pubsub.broker.routing.dispatcher import Dispatcher
+from pubsub.broker.routing.topic_mix import TopicMix
+from pubsub.broker.routing.wide_mix import WideMix, WideRead
 from pubsub.broker.slices import Slices
-from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import Topic
-from pubsub.broker.wide_mix import WideMix, WideRead
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from tests.profiles import examples
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from pubsub.broker.events import redacted_frame, secret_pattern
+from pubsub.broker.figures.events import redacted_frame, secret_pattern
 from pubsub.plugin import ADMIN, IWireProtocol, WireProtocol, installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from tests.unit.fakes import Toy

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.outbox import Outbox
-from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
-from pubsub.broker.start_positions import offset_of
+from pubsub.broker.delivery.outbox import Outbox
+from pubsub.broker.delivery.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
+from pubsub.broker.delivery.start_positions import offset_of
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
 
 

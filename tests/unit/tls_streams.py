@@ -14,8 +14,8 @@ import trustme
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.task import Clock
 
+from pubsub.broker.listeners.tls_settings import TLS_SETTINGS
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.tls_settings import TLS_SETTINGS
 from pubsub.settings import read_all
 from pubsub.wire.connection import Connection
 from pubsub.wire.server_tls import ServerTls, load_tls

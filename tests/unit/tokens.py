@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pubsub.broker.master_secrets import MasterSecret
+from pubsub.broker.credentials.master_secrets import MasterSecret
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(64, 96))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons

@@ -15,9 +15,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.task import Clock
 
-from pubsub.broker.batch import Headers
-from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.credentials.master_secrets import SecretRing
+from pubsub.broker.listeners.listener_settings import SETTINGS
+from pubsub.broker.routing.batch import Headers
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.interfaces import IStore

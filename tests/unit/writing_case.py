@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from tests.unit.web import Answer, WebHouse, stream_of
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.topic_names import topic_name
-from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.topics import Topic
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.topic_names import topic_name
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import InvalidTopicName, TopicNotFound
 from pubsub.kernel import Head
 from pubsub.protocols.cafe.codec import MAX_MESSAGE

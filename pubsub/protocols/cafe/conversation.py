@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.frame_turns import publish_runs
+from pubsub.broker.clients.frame_turns import publish_runs
+from pubsub.broker.publishing.address_mixes import AddressMixes
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.codec import (
@@ -49,8 +49,8 @@ from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import ClientState
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.cafe.channels import Channels
     from pubsub.protocols.cafe.served_client import ServedClient
 

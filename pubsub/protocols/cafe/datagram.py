@@ -27,7 +27,7 @@ from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.wire.peer_address import plain_host
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 MAX_DATAGRAM = 65_507
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)

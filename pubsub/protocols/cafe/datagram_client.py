@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.connection_figures import ConnectionFigures, figures_of
-from pubsub.broker.connection_marks import describe
-from pubsub.broker.identity import Identity
+from pubsub.broker.clients.connection_marks import describe
+from pubsub.broker.credentials.identity import Identity
+from pubsub.broker.figures.connection_figures import ConnectionFigures, figures_of
 from pubsub.protocols.cafe.codec import HEADER, OPCODES, ErrorCode, Message, split_frames
 from pubsub.protocols.cafe.refusals import GOODBYE, error
 from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of
@@ -19,13 +19,13 @@ from pubsub.wire.peer_address import plain_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.passwords import PasswordCheck
-    from pubsub.broker.publisher import Publisher, PublishingConnection
-    from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.clients.sessions import Session
+    from pubsub.broker.credentials.passwords import PasswordCheck
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher, PublishingConnection
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
 
 # Frames may share datagrams of up to this many bytes, which no common path fragments.
 FULL_DATAGRAM = 1_400

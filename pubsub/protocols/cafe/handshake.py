@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pubsub.broker.clients.session_sharing import SessionContent, known_topics
 from pubsub.broker.compact_map import EMPTY_MAP
-from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.broker.passwords import PasswordCheck
-from pubsub.broker.session_sharing import SessionContent, known_topics
+from pubsub.broker.credentials.identity import PASSWORD, Identity
+from pubsub.broker.credentials.passwords import PasswordCheck
 from pubsub.errors import Refused, SessionUnknown, WrongPassword
 from pubsub.protocols.cafe.client_id import split_client_id, split_login
 from pubsub.protocols.cafe.codec import (
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.clients.sessions import Session
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.protocols.cafe.channels import Channels
     from pubsub.protocols.cafe.served_client import ServedClient

@@ -6,12 +6,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.identity import Identity
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.passwords import PasswordCheck
-    from pubsub.broker.publisher import Publisher, PublishingConnection
-    from pubsub.broker.sessions import Session
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.clients.sessions import Session
+    from pubsub.broker.credentials.identity import Identity
+    from pubsub.broker.credentials.passwords import PasswordCheck
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.publishing.publisher import Publisher, PublishingConnection
 
 
 class ClientState(Enum):

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.passwords import PasswordCheck
-    from pubsub.broker.publisher import PublishingConnection
-    from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.clients.sessions import Session
+    from pubsub.broker.credentials.passwords import PasswordCheck
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import PublishingConnection
+    from pubsub.broker.topic_space.topics import Topic
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(

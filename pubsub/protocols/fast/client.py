@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.topic_names import fnv1a32
+from pubsub.broker.topic_space.topic_names import fnv1a32
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.fast.client_connection import NO_TOPIC, SubscriberConnection
 from pubsub.protocols.fast.client_publisher import PublisherConnection

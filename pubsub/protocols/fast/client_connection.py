@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from pubsub.broker.topic_names import fnv1a32
+from pubsub.broker.topic_space.topic_names import fnv1a32
 from pubsub.kernel import Head, HeadTable, LengthField
 from pubsub.protocols.fast.codec import (
     TYPES,

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pubsub.broker.topic_names import fnv1a32
+from pubsub.broker.topic_space.topic_names import fnv1a32
 from pubsub.kernel import Columns, Head
 from pubsub.protocols.fast.client_connection import (
     CREATE,

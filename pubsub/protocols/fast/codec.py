@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from pubsub.broker.queue_key_limit import MAX_KEY
+from pubsub.broker.credentials.queue_key_limit import MAX_KEY
 from pubsub.wire.fields import (
     U8,
     U32_BE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.frame_turns import RUNS
-from pubsub.broker.queue_key_limit import MAX_KEY
-from pubsub.broker.senders import sender_of
-from pubsub.broker.topic_names import fnv1a32, topic_name
-from pubsub.broker.verification_throttle import VerificationThrottle
+from pubsub.broker.clients.frame_turns import RUNS
+from pubsub.broker.credentials.queue_key_limit import MAX_KEY
+from pubsub.broker.credentials.verification_throttle import VerificationThrottle
+from pubsub.broker.publishing.senders import sender_of
+from pubsub.broker.topic_space.topic_names import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
     InvalidRequest,
@@ -52,9 +52,9 @@ from pubsub.wire.replies import reply_to_messages
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.tokens import Token
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.protocols.fast.listener_state import ListenerState
     from pubsub.protocols.fast.read_proofs import Proof
 

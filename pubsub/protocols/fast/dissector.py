@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pubsub.broker.queue_key_limit import MAX_KEY
+from pubsub.broker.credentials.queue_key_limit import MAX_KEY
 from pubsub.dissector.declaration import (
     Declaration,
     Extra,

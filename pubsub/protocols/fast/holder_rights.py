@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pubsub.broker.identity import token_identity
+from pubsub.broker.credentials.identity import token_identity
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.tokens import Token
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
     from pubsub.protocols.fast.message_heads import Source
     from pubsub.protocols.fast.read_proofs import Proof
     from pubsub.wire.connection import Connection

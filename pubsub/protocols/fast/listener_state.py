@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from pubsub.broker.address_mixes import AddressMixes
+from pubsub.broker.publishing.address_mixes import AddressMixes
 from pubsub.errors import TopicNotFound
 from pubsub.kernel import HeadTable
 from pubsub.protocols.fast.holder_rights import PermittedSources
@@ -16,8 +16,8 @@ from pubsub.protocols.fast.read_proofs import Proofs
 from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Head
     from pubsub.wire.connection import Connection
 

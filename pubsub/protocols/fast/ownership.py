@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pubsub.broker.topic_names import fnv1a32
-from pubsub.broker.topic_sharing import Requirements
+from pubsub.broker.topic_space.topic_names import fnv1a32
+from pubsub.broker.topic_space.topic_sharing import Requirements
 from pubsub.errors import IdCollision, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.tokens import Token
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
 
 
 class TopicOwner(Protocol):

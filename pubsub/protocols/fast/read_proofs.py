@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
+from pubsub.broker.routing.combination_cache import MAX_COMBINATION, CombinationCache
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.tokens import Token
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.protocols.fast.message_heads import Source
 
 

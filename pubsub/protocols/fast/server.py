@@ -15,7 +15,7 @@ from pubsub.wire.connection import ConnectionFactory
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("max-payload", SIZE, "1M", "largest payload, in bytes"),

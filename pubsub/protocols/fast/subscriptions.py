@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.routing.batch import Batch
 from pubsub.errors import LimitReached
 from pubsub.kernel import Head
 from pubsub.protocols.fast.message_heads import message_head
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.tokens import Token
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.credentials.tokens import Token
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
 
 
 # Estimated bytes of a subscription with a token of its own and a timer, for the memory budget.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.router import Router
-    from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.routing.router import Router
+    from pubsub.broker.topic_space.topic_registry import TopicRegistry
+    from pubsub.broker.topic_space.topics import Topic
 
 
 class ChannelReaders:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pubsub.broker.batch import MAX_HEADERS, Batch
+from pubsub.broker.routing.batch import MAX_HEADERS, Batch
 
 MAX_LINE = 4 * 1024 * 1024
 # Characters of a line that are shown in its INVALID REQUEST.

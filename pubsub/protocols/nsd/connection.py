@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.frame_turns import TURN_BYTES, publish_runs
-from pubsub.broker.senders import sender_of
+from pubsub.broker.clients.frame_turns import TURN_BYTES, publish_runs
+from pubsub.broker.publishing.senders import sender_of
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import RateLimited, Refused
 from pubsub.kernel import Columns, TextTable
 from pubsub.protocols.nsd.codec import (
@@ -52,7 +52,7 @@ from pubsub.wire.replies import all_of, stored_in
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.protocols.nsd.encoded_batches import EncodedBatches
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.known_publishes import KnownPublishes

@@ -9,13 +9,13 @@ from itertools import chain
 from sys import maxsize
 from typing import TYPE_CHECKING, TypeAlias
 
-from pubsub.broker.batch import Batch, indexed_by
+from pubsub.broker.routing.batch import Batch, indexed_by
 from pubsub.kernel import RowField, encode_rows
 from pubsub.protocols.nsd.codec import NAME, messages, text
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch_rows import BatchRows
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.routing.batch_rows import BatchRows
 
 _FROM, _WHEN, _BODY = b'{"_class":"Message","from":', b',"when":', b',"body":"'
 _END = b'"},'

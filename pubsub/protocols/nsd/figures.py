@@ -7,15 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.durability import STATS
-from pubsub.broker.events import PROTOCOL
+from pubsub.broker.figures.events import PROTOCOL
+from pubsub.broker.routing.batch import Batch
+from pubsub.broker.topic_space.durability import STATS
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import messages
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.statistics import Statistics
+    from pubsub.broker.figures.statistics import Statistics
+    from pubsub.broker.listeners.listener import Listener
 
 CHANNEL = STATS
 """The channel of the figures."""

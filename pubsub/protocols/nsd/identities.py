@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from pubsub.broker.identity_sharing import MAX_CHANNELS
+from pubsub.broker.clients.identity_sharing import MAX_CHANNELS
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.protocols.nsd.moved_identity import MovedIdentity
 from pubsub.protocols.nsd.nsd_identity import NsdIdentity
 
 if TYPE_CHECKING:
+    from pubsub.broker.delivery.start_positions import Position
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
     from pubsub.interfaces import IStore
 
 log = Logger()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
-from pubsub.broker.identity_sharing import ClaimedIdentity, IdentityClaim, IdentityContent
+from pubsub.broker.clients.identity_sharing import ClaimedIdentity, IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway, Refused
 from pubsub.protocols.nsd.channel_readers import channel_readers
 from pubsub.protocols.nsd.codec import Get, Open, Publish, Request, Subscribe
@@ -23,10 +23,10 @@ from pubsub.protocols.nsd.message_list import ListStart
 from pubsub.protocols.nsd.moved_identity import MovedIdentity
 
 if TYPE_CHECKING:
-    from pubsub.broker.identity_sharing import IdentitySharing
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.clients.identity_sharing import IdentitySharing
+    from pubsub.broker.delivery.start_positions import Position
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.nsd_identity import NsdIdentity
     from pubsub.wire.connection import Connection

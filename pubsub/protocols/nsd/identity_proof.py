@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.identity import PASSWORD, Identity
+from pubsub.broker.credentials.identity import PASSWORD, Identity
 from pubsub.errors import NotAuthorized, Refused, WrongPassword
 from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.passwords import PasswordCheck
+    from pubsub.broker.credentials.passwords import PasswordCheck
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.message_heads import Source
     from pubsub.wire.connection import Connection

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.address_mixes import AddressMixes
+from pubsub.broker.publishing.address_mixes import AddressMixes
 from pubsub.kernel import TextTable
 from pubsub.protocols.nsd.message_heads import PublishLearner, Source
 from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
 
 
 class KnownPublishes:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.history_reads import PAGE_BYTES, read_history, written
-from pubsub.broker.start_positions import Position, Resumption, offset_of
+from pubsub.broker.delivery.history_reads import PAGE_BYTES, read_history, written
+from pubsub.broker.delivery.start_positions import Position, Resumption, offset_of
+from pubsub.broker.routing.batch import Batch
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.nsd.encoded_batches import EncodedBatches
     from pubsub.protocols.nsd.figures import UnseenFigures
     from pubsub.wire.connection import Connection

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pubsub.broker.identity_sharing import (
+from pubsub.broker.clients.identity_sharing import (
     ClaimedIdentity,
     FormerNumbers,
     IdentityContent,
     channel_bytes,
 )
-from pubsub.broker.start_positions import Position
+from pubsub.broker.delivery.start_positions import Position
 
 # Numbers whose places here are kept for each identity.
 _PLACES = 4

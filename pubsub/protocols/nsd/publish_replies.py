@@ -9,8 +9,8 @@ from pubsub.protocols.nsd.refusals import UNCONFIRMED
 from pubsub.wire.replies import confirmed_by_host
 
 if TYPE_CHECKING:
-    from pubsub.broker.durability import Durability
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.durability import Durability
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.wire.connection import Connection
 
 

@@ -27,10 +27,10 @@ from pubsub.protocols.nsd.message_heads import source_of
 from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.identity_moves import IdentityMoves
     from pubsub.protocols.nsd.message_heads import Source

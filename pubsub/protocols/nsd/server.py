@@ -24,7 +24,7 @@ from pubsub.wire.connection import ConnectionFactory
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 log = Logger()
 _BILLION = 10**9

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-    from pubsub.broker.passwords import PasswordCheck
+    from pubsub.broker.credentials.passwords import PasswordCheck
 
 log = Logger()
 

@@ -7,12 +7,12 @@ from struct import pack
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from pubsub.broker.batch import message_number
-from pubsub.broker.durability import Durability
+from pubsub.broker.routing.batch import message_number
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, FAILED, SUCCESS
 
 if TYPE_CHECKING:
-    from pubsub.broker.topics import Topic, Upstream
+    from pubsub.broker.topic_space.topics import Topic, Upstream
     from pubsub.protocols.rheos.codec import Codec
     from pubsub.wire.replies import FailedReply
 

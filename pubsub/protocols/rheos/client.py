@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from uuid import UUID
 
-from pubsub.broker.topic_names import MAX_NAME
+from pubsub.broker.topic_space.topic_names import MAX_NAME
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.rheos.client_connection import (
     ListenerLayout,

@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.session_sharing import known_topics
+from pubsub.broker.clients.session_sharing import known_topics
 from pubsub.errors import LimitReached, NotAuthorized
 from pubsub.protocols.rheos.message_destination import ClientId
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.session_sharing import SessionContent
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.clients.session_sharing import SessionContent
+    from pubsub.broker.delivery.start_positions import Position
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.rheos.message_destination import IdSharing, MessageDestination
 

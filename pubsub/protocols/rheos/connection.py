@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.frame_turns import RUNS, TURN_BYTES
-from pubsub.broker.senders import sender_of
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.clients.frame_turns import RUNS, TURN_BYTES
+from pubsub.broker.publishing.senders import sender_of
+from pubsub.broker.topic_space.durability import Durability
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import LimitReached, RateLimited, Refused, TopicExists
 from pubsub.kernel import Columns
 from pubsub.protocols.rheos.acknowledgments import Acks
@@ -32,11 +32,11 @@ from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.publishing.publisher import Publisher
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import SlicedWork
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.rheos.listener_state import ListenerState
 
 

@@ -8,12 +8,12 @@ from zlib import crc32
 
 from twisted.logger import Logger
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import InvalidTopicName
 from pubsub.protocols.rheos.codec import CHECKSUM_SIZE, LAYOUTS, Codec, RheosError
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.wire.stream_client import StreamClient
 
 log = Logger()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.kernel import HeadTable
 from pubsub.protocols.rheos.client_ids import Clients
 from pubsub.protocols.rheos.codec import Codec
@@ -16,8 +16,8 @@ from pubsub.protocols.rheos.shared_ids import SharedIds
 from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Columns, Head
 
 PARENTS = "rheos-parents"

@@ -11,12 +11,12 @@ from pubsub.protocols.rheos.response_encoding import PROTOCOL, client_name
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.delivery.start_positions import Position
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.wire.connection import Connection
 

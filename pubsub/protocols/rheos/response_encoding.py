@@ -13,8 +13,8 @@ from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec
 from pubsub.protocols.rheos.message_heads import SENDER_AT, SENDER_SIZE, response_heads
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import Topic
 
 PROTOCOL = "rheos"
 SENDER_NAMESPACE = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")

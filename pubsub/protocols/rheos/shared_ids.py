@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 
-from pubsub.broker.session_sharing import SessionContent, known_topics
+from pubsub.broker.clients.session_sharing import SessionContent, known_topics
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.delivery.start_positions import Position
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.rheos.client_ids import Clients
     from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import Service
 from twisted.logger import Logger
 
-from pubsub.broker.access import RESERVED
-from pubsub.broker.peers import peers_of, states_of
+from pubsub.broker.access_rules.access import RESERVED
+from pubsub.broker.clients.peers import peers_of, states_of
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.node import (
     EndpointFactory,
@@ -32,9 +32,9 @@ from pubsub.wire.outgoing_tls import NO_FILES, ClientFiles
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
 
 log = Logger()
 REMOTE = "spot-remote"

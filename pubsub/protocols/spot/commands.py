@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pubsub.broker.batch import MAX_SENDER
+from pubsub.broker.routing.batch import MAX_SENDER
 from pubsub.protocols.spot.message_heads import publish_prefix
 from pubsub.protocols.spot.zmtp import MORE, encode_message, frame_head
 

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.durability import Durability
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.protocols.spot.broker_commands import Confirm, Confirmation, encode_broker_command
 from pubsub.wire.replies import stored_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.spot.connection import ZmtpConnection
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.frame_turns import TURN_BYTES
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.clients.frame_turns import TURN_BYTES
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import InvalidTopicName, Refused
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.broker_commands import NODE
@@ -36,8 +36,8 @@ from pubsub.wire.replies import reply_to_messages
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import SlicedWork, Work
     from pubsub.interfaces import Consumer
     from pubsub.protocols.spot.mechanisms import Login, Mechanisms

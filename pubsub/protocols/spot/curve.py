@@ -20,7 +20,7 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING
 
-from pubsub.broker.curve_keys import KeyPair, new_key_pair
+from pubsub.broker.credentials.curve_keys import KeyPair, new_key_pair
 from pubsub.protocols.spot.zmtp import COMMAND, LONG, MORE, Command, ZmtpError, frame_head
 
 if TYPE_CHECKING:

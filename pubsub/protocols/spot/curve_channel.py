@@ -8,7 +8,7 @@ from pubsub.protocols.spot.zmtp import FrameLimits
 from pubsub.wire.read_buffer import ReadBuffer
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.protocols.spot.curve import CurveTraffic
     from pubsub.wire.direct_transport import StreamTransport
 

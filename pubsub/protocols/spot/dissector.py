@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pubsub.broker.batch import MAX_SENDER
+from pubsub.broker.routing.batch import MAX_SENDER
 from pubsub.dissector.declaration import (
     Declaration,
     Extra,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
-from pubsub.broker.history_reads import written
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.delivery.history_reads import written
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.protocols.spot.broker_commands import HistoryPage, Read, encode_broker_command
 
 if TYPE_CHECKING:
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.spot.connection import ZmtpConnection
 
 log = Logger()

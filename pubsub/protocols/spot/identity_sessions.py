@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.session_sharing import SessionContent, known_topics
+from pubsub.broker.clients.session_sharing import SessionContent, known_topics
 from pubsub.errors import Refused
 from pubsub.protocols.spot.prefixes import Prefixes
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, Subscriptions
 
 if TYPE_CHECKING:
-    from pubsub.broker.backlog import PendingMessages
-    from pubsub.broker.identity import Identity
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.clients.sessions import Session
+    from pubsub.broker.credentials.identity import Identity
+    from pubsub.broker.delivery.backlog import PendingMessages
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.spot.zmtp_handshake import Handshake
 
 # Has the position of all topics of a session that have none of their own; no topic's name is empty.

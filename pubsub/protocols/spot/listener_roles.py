@@ -13,9 +13,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.frame_turns import publish_runs
-from pubsub.broker.identity import CURVE, PASSWORD
-from pubsub.broker.senders import sender_of
+from pubsub.broker.clients.frame_turns import publish_runs
+from pubsub.broker.credentials.identity import CURVE, PASSWORD
+from pubsub.broker.publishing.senders import sender_of
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.broker_commands import Confirm, Read, decode_broker_command
 from pubsub.protocols.spot.commands import (
@@ -36,8 +36,8 @@ from pubsub.protocols.spot.zmtp import Command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.address_mixes import AddressMixes
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.publishing.address_mixes import AddressMixes
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.identity_sessions import ClientSession

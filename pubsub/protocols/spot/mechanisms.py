@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from pubsub.broker.curve_keys import KeyPair
+from pubsub.broker.credentials.curve_keys import KeyPair
 from pubsub.protocols.spot.curve import CurveClient, CurveServer
 from pubsub.protocols.spot.refusals import MALFORMED_HELLO, READY_EXPECTED, UNEXPECTED_COMMAND
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, encode_command, error

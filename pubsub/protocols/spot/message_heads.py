@@ -17,9 +17,9 @@ from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
 from pubsub.wire.known_heads import KnownHeads, cache_bytes
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.frame_turns import FrameTurns
+    from pubsub.broker.clients.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.routing.batch import Batch
 
 # Bytes of the longest prefix of a publication that is remembered, and estimated bytes of one, for
 # the memory budget. Only with several routing ids is a prefix longer.

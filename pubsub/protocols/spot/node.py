@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.broker.peers import CONNECTED, CONNECTING, LOST
+from pubsub.broker.clients.peers import CONNECTED, CONNECTING, LOST
 from pubsub.errors import TopicUnreachable
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
@@ -24,10 +24,10 @@ from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Columns
 
 log = Logger()

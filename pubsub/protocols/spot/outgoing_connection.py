@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.interfaces import ITCPTransport
 
-from pubsub.broker.identity import ADDRESS, Identity
+from pubsub.broker.credentials.identity import ADDRESS, Identity
 from pubsub.protocols.spot.broker_commands import NODE
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.message_heads import KnownPublications
@@ -19,9 +19,9 @@ from pubsub.wire.peer_address import host_of
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.topic_copies import PageReader
 

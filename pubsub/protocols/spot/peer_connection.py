@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, fail
 
-from pubsub.broker.durability import Durability
-from pubsub.broker.encoders import make_encoder
-from pubsub.broker.frame_turns import publish_runs
+from pubsub.broker.clients.frame_turns import publish_runs
+from pubsub.broker.routing.encoders import make_encoder
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import MessageTooLarge
 from pubsub.protocols.spot.broker_commands import (
     EPOCH,
@@ -40,10 +40,10 @@ from pubsub.protocols.spot.topic_copies import ReadFailed
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.routing.batch import Batch
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.role import SocketRole
 

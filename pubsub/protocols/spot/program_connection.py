@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.address_mixes import AddressMixes
+from pubsub.broker.publishing.address_mixes import AddressMixes
 from pubsub.protocols.spot.listener_roles import XSubSide
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
 from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message, ping
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.protocols.spot.message_heads import Publication
     from pubsub.protocols.spot.role import SocketRole
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.commands import (
     Query,

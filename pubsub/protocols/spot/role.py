@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.commands import Publish

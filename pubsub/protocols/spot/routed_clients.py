@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.errors import LimitReached
 from pubsub.protocols.spot.message_heads import publish_prefix
 from pubsub.protocols.spot.requests import Requests
 
 if TYPE_CHECKING:
-    from pubsub.broker.access import AccessRules
-    from pubsub.broker.batch import Batch
-    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.access_rules.access import AccessRules
+    from pubsub.broker.delivery.outbox import Outbox
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.protocols.spot.commands import Query, QueryResponse, Subscribe, Unsubscribe
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.subscriptions import PrefixSubscriptions

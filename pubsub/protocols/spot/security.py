@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.curve_keys import (
+from pubsub.broker.credentials.curve_keys import (
     KEY_DIGITS,
     KeyPair,
     check_installed,
@@ -14,9 +14,9 @@ from pubsub.broker.curve_keys import (
     encode_key,
     key_pair_of,
 )
-from pubsub.broker.identity import CURVE as CURVE_PROOF
-from pubsub.broker.identity import Identity
-from pubsub.broker.setting_files import warn_if_readable
+from pubsub.broker.credentials.identity import CURVE as CURVE_PROOF
+from pubsub.broker.credentials.identity import Identity
+from pubsub.broker.credentials.setting_files import warn_if_readable
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.mechanisms import (
     CURVE,
@@ -36,7 +36,7 @@ from pubsub.small_file import read_regular
 from pubsub.wire.peer_address import host_of, is_local, network_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.listeners.listener import Listener
 
 _NAMES = {"null": NULL, "plain": PLAIN, "curve": CURVE}
 ANY_KEY = "*"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 
-from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.broker.topics import Topic
+from pubsub.broker.credentials.identity import PASSWORD, Identity
+from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_commands import EPOCH, NODE
 from pubsub.protocols.spot.cluster import PEERS, Cluster
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.passwords import PasswordCheck
+    from pubsub.broker.credentials.passwords import PasswordCheck
+    from pubsub.broker.listeners.listener import Listener
     from pubsub.protocols.spot.mechanisms import Login, Mechanism, Mechanisms
     from pubsub.protocols.spot.role import SocketRole
 

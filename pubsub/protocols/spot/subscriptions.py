@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.access import RESERVED
-from pubsub.broker.sessions import TOPIC_BYTES
-from pubsub.broker.topic_names import MAX_NAME, topic_name
-from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.topics import Topic
+from pubsub.broker.access_rules.access import RESERVED
+from pubsub.broker.clients.sessions import TOPIC_BYTES
+from pubsub.broker.topic_space.topic_names import MAX_NAME, topic_name
+from pubsub.broker.topic_space.topic_registry import TopicRegistry
+from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Refused
 from pubsub.protocols.spot.message_heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from pubsub.broker.router import Router
+    from pubsub.broker.delivery.start_positions import Position
+    from pubsub.broker.routing.router import Router
     from pubsub.broker.slices import Work
-    from pubsub.broker.start_positions import Position
     from pubsub.protocols.spot.role import RequestingClient
 
 

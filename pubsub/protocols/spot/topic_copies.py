@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
-from pubsub.broker.history_reads import written
+from pubsub.broker.delivery.history_reads import written
 from pubsub.broker.stored_rows import read_row
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.listeners.listener import Listener
+    from pubsub.broker.topic_space.topics import Topic
     from pubsub.interfaces import IStore
     from pubsub.protocols.spot.broker_commands import HistoryPage
 

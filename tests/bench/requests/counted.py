@@ -15,7 +15,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.task import Clock
 
-from pubsub.broker.listener_settings import SETTINGS
+from pubsub.broker.listeners.listener_settings import SETTINGS
 from pubsub.http_api.server import SETTINGS as ADMIN_SETTINGS
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.settings import read_all

@@ -1,0 +1,1 @@
+"""From an outbox to its subscriber: live, behind, and slow."""

@@ -1,0 +1,1 @@
+"""The figures and events by which a broker is observed."""

@@ -1,0 +1,1 @@
+"""The listeners of a broker: their settings, quotas and limits."""

@@ -1,0 +1,1 @@
+"""From the read of a publisher to a batch: checks, rates, backpressure, gathering."""

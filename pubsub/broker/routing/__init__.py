@@ -1,0 +1,1 @@
+"""From a batch to the outboxes of its subscribers."""
