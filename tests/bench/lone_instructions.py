@@ -3,9 +3,9 @@
 A broker of cafe runs under valgrind with 50 publishers and a subscriber in its process. Each
 function on the path of a message is called many times, with what it gets for a message of 64 bytes.
 A row includes the rows below it that are indented more. The first message of a tick is published at
-once, the others together (see ``pubsub/broker/publishing/gathering.py``). The work of the system's kernel is
-not counted. The last rows are of ticks that follow ticks of several, whose first message is
-gathered.
+once, the others together (see ``pubsub/broker/publishing/gathering.py``). The work of the system's
+kernel is not counted. The last rows are of ticks that follow ticks of several, whose first message
+is gathered.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class SignatureTests(TokenCase):
             assert self.check(raw).subject == "ada"
         assert caught == []
         code = (
-            "import warnings; before = warnings.filters[:]; import pubsub.broker.credentials.tokens; "
-            "assert warnings.filters == before"
+            "import warnings; before = warnings.filters[:]; "
+            "import pubsub.broker.credentials.tokens; assert warnings.filters == before"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
 
