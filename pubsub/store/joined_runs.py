@@ -7,9 +7,10 @@ the messages of one topic that follow one another.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, repeat
+from itertools import accumulate, chain, groupby, repeat
+from typing import NamedTuple
 
 from pubsub.broker.routing.batch import Batch, rows_with
 from pubsub.broker.routing.batch_rows import BatchRows
@@ -27,6 +28,61 @@ ROW_BYTES = 128
 JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
 """A run: number of messages, topic, first offset, sequence, timestamp, sender, size of each message
 or the lengths, and the payloads, joined."""
+
+
+class MixedRows(NamedTuple):
+    """Messages of one run of several topics, as rows; ``begins`` are their places in the run."""
+
+    batch: Batch
+    counts: list[int]
+    indexes: list[int]
+    begins: list[int]
+    sizes: array[int]
+    data: bytes
+
+    def part(self, start: int, stop: int) -> MixedRows:
+        """Return the rows from ``start`` to before ``stop``."""
+        low = sum(self.counts[:start])
+        high = low + sum(self.counts[start:stop])
+        at = sum(self.sizes[:low])
+        sizes = self.sizes[low:high]
+        return MixedRows(
+            self.batch, self.counts[start:stop], self.indexes[start:stop],
+            self.begins[start:stop], sizes, self.data[at : at + sum(sizes)],
+        )  # fmt: skip
+
+    def row_sizes(self) -> Iterable[int | array[int]]:
+        """Return the size of the message of each row, or its sizes if one has several."""
+        if len(self.sizes) == len(self.counts):
+            return self.sizes
+        ends = accumulate(self.counts)
+        return [self.sizes[end - count : end] for end, count in zip(ends, self.counts, strict=True)]
+
+    def within(self, first: Mapping[int, int], start: int, stop: int) -> MixedRows:
+        """Return the messages with offsets from ``start`` to before ``stop``.
+
+        Rows that begin before the offset that ``first`` has for their index are left out.
+        """
+        offset = self.batch.offset
+        if start <= offset and stop >= self.batch.stop and max(first.values(), default=0) <= offset:
+            return self
+        found = MixedRows(self.batch, [], [], [], array("I"), b"")
+        parts = []
+        at = place = 0
+        for count, index, begin in zip(self.counts, self.indexes, self.begins, strict=True):
+            low = min(max(start - offset - begin, 0), count)
+            high = max(min(stop - offset - begin, count), low)
+            before = at + sum(self.sizes[place : place + low])
+            sizes = self.sizes[place + low : place + high]
+            if sizes and offset + begin >= first[index]:
+                found.counts.append(high - low)
+                found.indexes.append(index)
+                found.begins.append(begin + low)
+                found.sizes.extend(sizes)
+                parts.append(self.data[before : before + sum(sizes)])
+            at += sum(self.sizes[place : place + count])
+            place += count
+        return found._replace(data=b"".join(parts))
 
 
 class JoinedRuns:
@@ -50,6 +106,34 @@ class JoinedRuns:
         self._nbytes = nbytes
         self._rows.append(row)
 
+    def add_mixed(self, rows: MixedRows, run: int) -> None:
+        """Add messages of a run of several topics of this run of the broker."""
+        batch, number = rows.batch, len(rows.counts)
+        if not number:
+            return
+        if number > 1 and (number > _ROWS or len(rows.data) > _BYTES):
+            self.add_mixed(rows.part(0, number // 2), run)
+            self.add_mixed(rows.part(number // 2, number), run)
+            return
+        key, nbytes = (batch.protocol, run), self._nbytes + len(rows.data)
+        if self._key != key or len(self._rows) + number > _ROWS or nbytes > _BYTES:
+            self.finish()
+            self._key, nbytes = key, len(rows.data)
+        self._nbytes = nbytes
+        offset, sequence, topics = batch.offset, batch.sequence, batch.topics
+        self._rows += zip(
+            rows.counts,
+            [topics[index] for index in rows.indexes],
+            [offset + begin for begin in rows.begins],
+            [sequence + begin for begin in rows.begins],
+            repeat(batch.timestamp),
+            repeat(batch.sender),
+            rows.row_sizes(),
+            # All payloads are those of the first row, as the batch has them in one piece.
+            chain([rows.data], repeat(b"")),
+            strict=False,
+        )
+
     def take(self) -> Sequence[Batch]:
         """Return the batches that are made, and remove them."""
         if not self._found:
@@ -69,10 +153,11 @@ class JoinedRuns:
         places: dict[str, int] = {}
         indexes = tuple([places.setdefault(name, len(places)) for name in names])
         if max(counts) == 1:
-            lengths, words = array("I", map(len, data)), array("I", indexes)
+            words = array("I", indexes)
+            lengths = array("I", [one if isinstance(one, int) else one[0] for one in sizes])
         else:
-            lengths = array("I", chain.from_iterable(map(_lengths, sizes, counts)))
             words = array("I", chain.from_iterable(map(repeat, indexes, counts)))
+            lengths = array("I", chain.from_iterable(map(_lengths, sizes, counts)))
         columns = Columns.unpack(b"".join(data), lengths.tobytes(), words.tobytes())
         protocol, run = self._key
         rows = BatchRows(counts, indexes, offsets, sequences, timestamps, senders)
@@ -121,8 +206,8 @@ def decode_joined(
         if picks and not (has_headers or wanted is None or wanted.issuperset(listed)):
             among = {i: first_shown(topic) for i, topic in enumerate(listed) if topic in wanted}
             if among:
-                for row in rows_among(runs.whole(run).batch(), among, start, stop):
-                    joined.add(row, text(protocol), block.run)
+                mixed = rows_among(runs.whole(run).batch(), among)
+                joined.add_mixed(mixed.within(among, start, stop), block.run)
                 yield from joined.take()
             continue
         if count > SMALL or first < start or first + count > stop or has_headers or picks:
@@ -143,44 +228,55 @@ def decode_joined(
     yield from joined.take()
 
 
-def rows_among(
-    batch: Batch, first: Mapping[int, int], start: int, stop: int
-) -> Iterator[JoinedRow]:
-    """Yield messages of a batch of several topics, with one sender and no headers, as joined runs.
+def rows_among(batch: Batch, wanted: Container[int]) -> MixedRows:
+    """Return the messages of the indexes ``wanted``, as rows of one topic.
 
-    They are those of the indexes in ``first`` from the offset ``start`` to before ``stop``, without
-    runs of one topic that begin before the offset that ``first`` has for it.
+    The batch is one of several topics, with one sender and no headers.
     """
-    columns, topics = batch.columns, batch.topics
-    indexes = range(len(topics))
+    columns = batch.columns
+    indexes = range(len(batch.topics))
     # A call for each message would cost more than the messages that are wanted, which may be few.
-    kept = columns.remap([index if index in first else -1 for index in indexes])
-    numbers, sizes, payloads = kept.indexes(), kept.sizes(), kept.payloads()
+    kept = columns.remap([index if index in wanted else -1 for index in indexes])
+    data, sizes, words = kept.pack()
+    numbers = memoryview(words).cast("I")
+    spans = list(rows_with(columns, [index in wanted for index in indexes]))
+    if len(spans) == len(numbers):
+        rows = [1] * len(spans), numbers.tolist(), [begin for begin, _ in spans]
+    else:
+        rows = _rows_within(spans, numbers)
+    return MixedRows(batch, *rows, array("I", sizes), data)
+
+
+def _rows_within(
+    spans: Iterable[tuple[int, int]], numbers: memoryview[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the lengths of rows of one index, their indexes, and where they begin.
+
+    ``spans`` are where messages follow one another, and ``numbers`` the indexes of them all.
+    """
+    counts: list[int] = []
+    indexes: list[int] = []
+    begins: list[int] = []
     at = 0
-    for begin, end in rows_with(columns, [index in first for index in indexes]):
-        while begin < end:
-            index, after = numbers[at], at + 1
-            while after - at < end - begin and numbers[after] == index:
-                after += 1
-            offset = batch.offset + begin
-            low, high = at + max(start - offset, 0), min(at + stop - offset, after)
-            if low < high and offset >= first[index]:
-                more = low - at
-                yield (
-                    high - low, topics[index], offset + more, batch.sequence + begin + more,
-                    batch.timestamp, batch.sender, array("I", sizes[low:high]),
-                    b"".join(payloads[low:high]),
-                )  # fmt: skip
-            begin += after - at
-            at = after
+    for begin, end in spans:
+        stop = at + end - begin
+        for index, row in groupby(numbers[at:stop]):
+            counts.append(len(list(row)))
+            indexes.append(index)
+            begins.append(begin)
+            begin += counts[-1]
+        at = stop
+    return counts, indexes, begins
 
 
 def batches_among(batch: Batch, first: Mapping[int, int]) -> list[Batch]:
-    """Return the messages of ``rows_among``, of the whole batch, as batches."""
+    """Return the messages of the indexes in ``first``, as batches with rows.
+
+    Rows that begin before the offset that ``first`` has for their index are left out.
+    """
     found: list[Batch] = []
     joined = JoinedRuns(found)
-    for row in rows_among(batch, first, batch.offset, batch.stop):
-        joined.add(row, batch.protocol, batch.run)
+    joined.add_mixed(rows_among(batch, first).within(first, batch.offset, batch.stop), batch.run)
     joined.finish()
     return found
 
