@@ -11,6 +11,7 @@ from pubsub.client.history_replies import CommitReply
 from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.history import HistoryRefused, PartsLost
 from pubsub.pipeline.http_history import SINK, ErrorReply, HttpApi
+from pubsub.pipeline.message_pieces import pieces
 from pubsub.pipeline.retry import Retry
 
 PART_BYTES = 8 * 1024**2
@@ -124,10 +125,14 @@ class PartStager:
 
     def add(self, table: pa.RecordBatch) -> None:
         """Add rows; blocks while a part is sent."""
-        for start, rows in _slices(table, self._part_bytes):
-            self.messages += rows
-            self._waiting.append(table.slice(start, rows))
-            self._bytes += table.nbytes * rows // table.num_rows
+        self.messages += table.num_rows
+        for rows in _divided(table, self._part_bytes):
+            nbytes = rows.nbytes
+            if nbytes > self._part_bytes and self._waiting:
+                # Such a row can fill a batch of the broker alone.
+                self._send()
+            self._waiting.append(rows)
+            self._bytes += nbytes
             if self._bytes >= self._part_bytes:
                 self._send()
 
@@ -166,9 +171,11 @@ def _grouped_by_topic(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending")]))
 
 
-def _slices(table: pa.RecordBatch, part_bytes: int) -> list[tuple[int, int]]:
-    """Return the start and length of slices of about ``part_bytes``."""
+def _divided(table: pa.RecordBatch, part_bytes: int) -> list[pa.RecordBatch]:
+    """Return ``table`` in pieces of up to ``part_bytes``, or of one row."""
     if not table.num_rows:
         return []
-    rows = max(1, table.num_rows * part_bytes // max(table.nbytes, 1))
-    return [(at, min(rows, table.num_rows - at)) for at in range(0, table.num_rows, rows)]
+    if table.nbytes <= part_bytes:
+        return [table]
+    whole = pa.Table.from_batches([table])
+    return [rows for piece in pieces(whole, table.num_rows, part_bytes) for rows in piece]

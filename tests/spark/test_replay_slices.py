@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pubsub.pipeline.jobs.replay_slices import ReplayOrder, Slice, pieces
+from pubsub.pipeline.jobs.replay_slices import ReplayOrder, Slice
+from pubsub.pipeline.message_pieces import pieces
 from tests.spark.messages import MESSAGES, frame, message
 
 

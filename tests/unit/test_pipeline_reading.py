@@ -307,6 +307,27 @@ class StageTests(HttpCase):
         assert max(len(body) for _, _, body in self.server.requests) < 12 * 1024**2
         assert {path for _, path, _ in self.server.requests} == {"/v1/stage?query=query&batch=7"}
 
+    def test_sizes_that_differ(self) -> None:
+        """The mean of the rows would put the large ones into a few parts."""
+        small, large = [bytes(10)] * 3000, [bytes(3 * 1024**2)] * 12
+        rows = pa.RecordBatch.from_pydict({"topic": ["t"] * 3012, "value": [*small, *large]})
+        assert self.staged(rows, self.table(5, 1024**2)) == [3004, 4, 4, 5]
+
+    def test_a_row_as_large_as_a_batch_is_alone(self) -> None:
+        rows = [self.table(1, size * 1024**2) for size in (5, 30, 1)]
+        assert self.staged(*rows) == [1, 1, 1]
+
+    def staged(self, *rows: pa.RecordBatch) -> list[int]:
+        """Stage ``rows`` and return the number of rows in each part."""
+        for number in range(10):
+            self.server.add_reply(201, {"part": f"p{number}", "messages": 1})
+        stager = PartStager(self.staged_batch)
+        for each in rows:
+            stager.add(each)
+        stager.finish()
+        bodies = [body for _, _, body in self.server.requests]
+        return [pa.ipc.open_stream(body).read_all().num_rows for body in bodies]
+
     def test_nothing_to_stage(self) -> None:
         assert PartStager(self.staged_batch).finish() == ()
         assert self.server.requests == []

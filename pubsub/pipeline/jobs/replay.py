@@ -29,7 +29,8 @@ from pubsub.pipeline.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.connector_options import parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
-from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder, pieces
+from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder
+from pubsub.pipeline.message_pieces import pieces
 from pubsub.pipeline.progress import BatchProgress, Display
 from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.location import Location, StorageOptions, table_location

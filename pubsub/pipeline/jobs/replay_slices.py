@@ -1,4 +1,4 @@
-"""The slices and pieces of a replay: ranges of an archive in order, bounded by rows and bytes.
+"""The slices of a replay: ranges of an archive in order, bounded by rows and bytes.
 
 Spark sorts one slice at a time, and the driver holds it. A piece of a slice is one commit at the
 broker. Slices and pieces follow from the archive and the limits alone, so that a replay that
@@ -7,13 +7,10 @@ continues numbers its pieces as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -141,62 +138,3 @@ def message_bytes(columns: Sequence[str]) -> Column:
     for length in lengths:
         total = total + length
     return total
-
-
-def pieces(
-    table: pa.Table, most_messages: int, most_bytes: int | None
-) -> Iterator[list[pa.RecordBatch]]:
-    """Divide ``table`` into pieces of up to ``most_messages`` rows and ``most_bytes``.
-
-    A row that is larger is a piece of its own.
-    """
-    start = 0
-    ends = None if most_bytes is None else _ends(table)
-    while start < table.num_rows:
-        stop = min(start + most_messages, table.num_rows)
-        if ends is not None and most_bytes is not None:
-            before = ends[start - 1].as_py() if start else 0
-            stop = max(min(stop, _count_up_to(ends, before + most_bytes)), start + 1)
-        yield table.slice(start, stop - start).to_batches()
-        start = stop
-
-
-def _ends(table: pa.Table) -> Any:
-    """Return, for each row, the bytes up to its end."""
-    total = pa.repeat(pa.scalar(_ROW_BYTES, pa.int64()), table.num_rows)
-    for name in ("topic", "value", "key"):
-        if name in table.column_names:
-            length = pc.fill_null(pc.binary_length(table[name]), 0)
-            total = pc.add(total, length.cast(pa.int64()).combine_chunks())
-    if "headers" in table.column_names:
-        total = pc.add(total, _header_bytes(table["headers"].combine_chunks()))
-    return pc.cumulative_sum(total)
-
-
-# The size of a row beside its bytes: the ends of its columns.
-_ROW_BYTES = 16
-
-
-def _header_bytes(headers: Any) -> Any:
-    """Return the bytes of the headers of each row."""
-    entries = headers.flatten()
-    parts = [pc.fill_null(pc.binary_length(entries.field(n)), 0) for n in range(2)]
-    ends = pc.cumulative_sum(pc.add(*parts).cast(pa.int64()))
-    ends = pa.concat_arrays([pa.array([0], pa.int64()), ends])
-    counts = pc.fill_null(pc.list_value_length(headers), 0).cast(pa.int64())
-    stops = pc.cumulative_sum(counts)
-    starts = pc.subtract(stops, counts)
-    width = pc.subtract(ends.take(stops), ends.take(starts))
-    return pc.add(width, pc.multiply(counts, _ROW_BYTES))
-
-
-def _count_up_to(ends: Any, limit: int) -> int:
-    """Return how many of the increasing ``ends`` are within ``limit``."""
-    low, high = 0, len(ends)
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle].as_py() <= limit:
-            low = middle + 1
-        else:
-            high = middle
-    return low
