@@ -160,6 +160,17 @@ def test_partitions_of_every_type(
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", ["order day", "größe", "a+b", "日"])
+def test_names_of_partition_columns(
+    name: str, reader: Callable[[str, list[str]], Rows], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    rows = pa.table({name: ["x/y", "é", None], "offset": range(3)})
+    append(TableTarget(path, (name,)), rows, "q", 0)
+    assert [row[name] for row in by_offset(reader(path, [name, "offset"]))] == ["x/y", "é", None]
+
+
+@pytest.mark.parametrize("reader", READERS)
 def test_a_short_topic_that_stands_for_null(
     reader: Callable[[str, list[str]], Rows], tmp_path: Path
 ) -> None:
@@ -173,6 +184,24 @@ def test_a_binary_value_that_no_text_stands_for(tmp_path: Path) -> None:
     rows = pa.table({"p": pa.array([b"\xff"]), "offset": [0]})
     with pytest.raises(ConfigurationError, match="not UTF-8"):
         append(TableTarget(str(tmp_path / "t"), ("p",)), rows, "q", 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "by", "error"),
+    [
+        (pa.array([{"x": 1}]), ("p",), "column p is of the type struct"),
+        (pa.array([[1]]), ("p",), "column p is of the type list"),
+        (pa.nulls(1), ("p",), "column p is of the type null"),
+        (pa.array([1]), ("offset", "p"), "all columns are partition columns"),
+    ],
+)
+def test_columns_that_cannot_divide_a_table(
+    column: pa.Array, by: tuple[str, ...], error: str, tmp_path: Path
+) -> None:
+    rows = pa.table({"p": column, "offset": [0]})
+    with pytest.raises(ConfigurationError, match=error):
+        append(TableTarget(str(tmp_path / "t"), by), rows, "q", 0)
+    assert not (tmp_path / "t").exists()
 
 
 def test_times_of_partitions_are_in_utc() -> None:

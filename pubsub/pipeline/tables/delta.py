@@ -30,6 +30,7 @@ from pubsub.pipeline.tables.delta_files import (
 from pubsub.pipeline.tables.delta_layout import (
     add_long_topics,
     check_layout,
+    check_partitions,
     check_writable,
     lacks_long_topics,
     statistics_property,
@@ -196,6 +197,7 @@ class Delta:
         return table
 
     def _create(self) -> DeltaTable:
+        check_partitions(self.location, self.schema, self.partition_by)
         try:
             return DeltaTable.create(
                 self.path,

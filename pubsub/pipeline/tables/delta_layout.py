@@ -113,6 +113,26 @@ def check_layout(
             )
 
 
+def check_partitions(where: Location, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Raise ConfigurationError if rows of ``schema`` cannot be divided by these columns.
+
+    The package ``deltalake`` would create such a table, and its readers would find no rows.
+    """
+    if schema.names and set(schema.names) == set(partition_by):
+        raise ConfigurationError(
+            f"{where}: cannot create the table: all columns are partition columns, so that nothing "
+            "is left for its files; leave one out"
+        )
+    for name in partition_by:
+        index = schema.get_field_index(name)
+        kind = pa.string() if index < 0 else schema.field(index).type
+        if pa.types.is_nested(kind) or pa.types.is_null(kind):
+            raise ConfigurationError(
+                f"{where}: cannot create the table: column {name} is of the type {kind}, which no "
+                "partition column can have; convert it to text, or use another column"
+            )
+
+
 def lacks_long_topics(table: DeltaTable, schema: pa.Schema) -> bool:
     """Return whether ``table`` is an archive of before the column ``long_topic``."""
     names = [field.name for field in table.schema().fields]

@@ -8,6 +8,7 @@ some take them from these names.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 200
 # An encoded byte takes three.
 _SHORT_BYTES = _LONGEST // 3
+# Hive and Spark escape these in directories.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 # Characters of the beginning of a shortened text.
 _START = 32
 
@@ -68,7 +71,7 @@ def hive_directory(columns: Sequence[str], values: Values) -> str:
     """
     pairs = zip(columns, values, strict=True)
     return "/".join(
-        f"{_encode(name)}={_encode(_shortened(value or _NULL))}" for name, value in pairs
+        f"{_encode_name(name)}={_encode(_shortened(value or _NULL))}" for name, value in pairs
     )
 
 
@@ -76,12 +79,17 @@ def is_hive_directory(columns: Sequence[str], directory: str) -> bool:
     """Return whether ``directory`` is of these columns in the style of Hive."""
     parts = directory.split("/") if directory else []
     return len(parts) == len(columns) and all(
-        part.startswith(f"{_encode(name)}=") for name, part in zip(columns, parts, strict=True)
+        part.startswith(f"{_encode_name(name)}=") for name, part in zip(columns, parts, strict=True)
     )
 
 
 def _encode(text: str) -> str:
     return quote(text, safe="")
+
+
+def _encode_name(column: str) -> str:
+    """Return a column's name for a directory, as it is if possible: polars does not decode it."""
+    return _ESCAPED.sub(lambda match: _encode(match[0]), column)
 
 
 def topic_bucket(name: str) -> str:
