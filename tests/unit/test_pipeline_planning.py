@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import example, given
@@ -203,6 +204,22 @@ class CutTests(SynchronousTestCase):
         cell = max(sum(costs[at : at + width]) for at in range(len(costs)))
         for number, cut in enumerate(cuts):
             assert abs(sum(costs[: cut - 100]) - sum(costs) * number / count) <= cell + 1
+
+    def test_large_messages_within_a_cell_are_divided(self) -> None:
+        selection: Any = Sized([4] * 100_000 + [1_000_000] * 20 + [4] * 100_000)
+        cuts = cuts_by_bytes(FakeHistory(), selection, 100, 200_120, 5)
+        large = [len([at for at in range(100_100, 100_120) if a <= at < b])
+                 for a, b in pairwise(cuts)]  # fmt: skip
+        assert max(large) <= 10, cuts
+
+    def test_there_are_as_many_tasks_as_are_demanded(self) -> None:
+        selection: Any = Sized([4] * 1000 + [50_000] * 20)
+        for count in (100, 500, 1020):
+            whole = Task(0, 100, 1120, "1-a", None)
+            tasks = plan_tasks(FakeHistory(), whole, selection, 10_000, count)
+            assert len(tasks) == count
+            assert [task.start for task in tasks[1:]] == [task.stop for task in tasks[:-1]]
+            assert (tasks[0].start, tasks[-1].stop) == (100, 1120)
 
     def test_even_messages_are_divided_evenly(self) -> None:
         for size in (0, 500):
