@@ -128,7 +128,8 @@ class SinkOptions:
     """The destination of the sink. ``of_protocol`` has the unparsed options of single protocols.
 
     Without ``atomic`` a frame is published in several batches. With ``kafka`` columns of Kafka's
-    source that cannot be published are left out. Several ``urls`` are brokers with one history.
+    source that cannot be published are left out, and ``topic`` is for all rows. Several ``urls``
+    are brokers with one history.
     """
 
     urls: tuple[str, ...]

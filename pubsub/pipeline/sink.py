@@ -126,10 +126,12 @@ class BrokerSink:
         nulls.
         """
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if "topic" not in columns:
+        chosen = self.options.topic is not None
+        # Kafka's option overrides the column, which a frame has that was read from another topic.
+        if "topic" not in columns or (self.options.kafka and chosen):
             topic = pa.scalar(self.options.topic, pa.string())
             columns["topic"] = pa.repeat(topic, batch.num_rows)
-        elif self.options.topic is not None:
+        elif chosen:
             columns["topic"] = pc.fill_null(columns["topic"], self.options.topic)
         for name in ("topic", "value"):
             if columns[name].null_count:

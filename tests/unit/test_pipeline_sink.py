@@ -212,6 +212,14 @@ class ColumnTests(WriterCase):
         assert self.staged() == [[{"topic": "t", "value": b"v", "key": b"k"}]]
         self.refused("column weight cannot be", f"{schema}, weight int", columns="kafka")
 
+    def test_the_option_topic_overrides_the_column_as_with_kafka(self) -> None:
+        """Otherwise a copy of a topic would be published to the topic that it is read from."""
+        for columns, expected in (("pubsub", ["source", "copy"]), ("kafka", ["copy", "copy"])):
+            self.server.add_reply(201, {"part": "a"})
+            writer = self.batch_writer(topic="copy", columns=columns)
+            writer.write(iter([frame(topic=["source", None], value=[b"", b""])]))
+            assert sorted(row["topic"] for row in self.staged()[-1]) == sorted(expected)
+
     def test_overwriting(self) -> None:
         schema = struct("topic string, value binary")
         error = raised(ConfigurationError, self.source().writer, schema, True)
