@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import zstandard
+import sys
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 # The library's default, which compresses some hundred MB a second.
 _LEVEL = 3
@@ -12,10 +17,10 @@ _PART = 0.9
 
 def compressed(data: bytes) -> bytes | None:
     """Return ``data`` compressed; None if that does not make it much smaller."""
-    packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(data)
+    packed = zstd.compress(data, _LEVEL)
     return packed if len(packed) < _PART * len(data) else None
 
 
 def decompressed(data: bytes | memoryview) -> bytes:
     """Return the argument of ``compressed``."""
-    return zstandard.ZstdDecompressor().decompress(data)
+    return zstd.decompress(data)
