@@ -13,8 +13,12 @@ import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pubsub.pipeline.tables.location import Location, StorageOptions
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 BUCKET = "archives"
 SECRET = "nobody-may-read-this"
@@ -84,12 +88,20 @@ def _start(kind: str) -> int:
         refusing = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         return int(refusing.server_address[1])
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    return int(server.get_host_and_port()[1])
+    application, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def one_at_a_time(environ: WSGIEnvironment, start: StartResponse) -> Any:
+        # Otherwise several writers can create one object under the condition that there is none.
+        with lock:
+            return application(environ, start)
+
+    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return int(server.server_port)
 
 
 if __name__ == "__main__":
