@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.figures.histogram import Histogram
     from pubsub.broker.routing.batch import Batch, Page
     from pubsub.kernel import Head, Senders
-    from pubsub.store.parcel import Parcel
+    from pubsub.store.records.parcel import Parcel
 
 
 class IDatagramSource(Interface):

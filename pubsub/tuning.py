@@ -107,7 +107,7 @@ LOOPBACK_RENO = Trick(
 )
 UNCACHED_WRITES = Trick(
     "uncached-writes",
-    "pubsub/store/uncached_writes.py",
+    "pubsub/store/segments/uncached_writes.py",
     "Records of 512 KiB or more leave the page cache once they are on disk, so that the next ones "
     "need no new memory. They are read from the disk later.",
     "RWF_DONTCACHE of Linux 6.16, where the file system has it, as ext4, xfs and btrfs do",

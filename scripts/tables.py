@@ -38,7 +38,7 @@ from pubsub.broker.access_rules.access_table import ACTIONS  # noqa: E402
 from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS  # noqa: E402
 from pubsub.dissector.generator import display_filters  # noqa: E402
 from pubsub.http_api.endpoints import ENDPOINTS, JSON, Endpoint  # noqa: E402
-from pubsub.http_api.metric_families import FAMILIES  # noqa: E402
+from pubsub.http_api.metrics.metric_families import FAMILIES  # noqa: E402
 from pubsub.plugin import ADMIN, installed_protocols  # noqa: E402
 from pubsub.protocols.cafe import codec as cafe  # noqa: E402
 from pubsub.protocols.cafe import refusals as cafe_refusals  # noqa: E402

@@ -17,15 +17,15 @@ from zlib import crc32
 
 from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store import record
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import LogWriter
-from pubsub.store.record import Begin, End, Put
-from pubsub.store.recovery import boot_id, recover
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
-from pubsub.store.segment_scan import scan
-from pubsub.store.stored_runs import RunRecord, record_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.commits.log_writer import LogWriter
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.opening.recovery import boot_id, recover
+from pubsub.store.records import record
+from pubsub.store.records.record import Begin, End, Put
+from pubsub.store.records.stored_runs import RunRecord, record_of
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.segments.segment import SEGMENT_HEAD_BYTES, read_head
+from pubsub.store.segments.segment_scan import scan
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pubsub.store.block import decode_block, encode_block
-from pubsub.store.sqlite_history import APPLICATION, SqliteHistory, checksum
-from pubsub.store.stored_runs import RunRecord, topics_of
+from pubsub.store.migration.sqlite_history import APPLICATION, SqliteHistory, checksum
+from pubsub.store.records.block import decode_block, encode_block
+from pubsub.store.records.stored_runs import RunRecord, topics_of
 from tests.histories import RUN, START, BatchWriter
 
 _CREATE = f"""

@@ -20,10 +20,10 @@ from pubsub.backplane.shared_position import (
     SharedPosition,
     pruned,
 )
-from pubsub.store.block_columns import HAS_HEADERS, RUN
+from pubsub.store.records.block_columns import HAS_HEADERS, RUN
 
 if TYPE_CHECKING:
-    from pubsub.store.block import Block
+    from pubsub.store.records.block import Block
 
 POINTS = "shared-positions"
 """The table of the metadata with the checkpoints by offset."""

@@ -24,9 +24,9 @@ from zlib_ng.zlib_ng import crc32
 
 from pubsub.backplane.record import MalformedRecord
 from pubsub.broker.routing.batch import Batch
-from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.block_columns import HAS_HEADERS, RUN, decode_names, encode_names
-from pubsub.store.stored_runs import record_of
+from pubsub.store.records.block import Block, decode_block, encode_block
+from pubsub.store.records.block_columns import HAS_HEADERS, RUN, decode_names, encode_names
+from pubsub.store.records.stored_runs import record_of
 
 _HEAD = struct.Struct("<2sBxIQQQHH")
 _BODY_AT = 8

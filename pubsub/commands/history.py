@@ -15,7 +15,7 @@ from pubsub.commands.json_output import json_text
 from pubsub.errors import StartError
 
 if TYPE_CHECKING:
-    from pubsub.store.log_check import LogCheck
+    from pubsub.store.maintenance.log_check import LogCheck
 
 # A migration then continues, and the other commands begin again.
 _MAKE_ROOM = "make room there, and run the command again"
@@ -144,7 +144,7 @@ def repair(store: Path) -> None:
 
     Files that cannot be read are put aside. No broker may be running.
     """
-    from pubsub.store.log_repair import LogRepair
+    from pubsub.store.maintenance.log_repair import LogRepair
 
     lines = _ReportedLines()
     with _errors(store), closing(LogRepair(store, lines.add)) as run:
@@ -173,7 +173,7 @@ def backup(path: Path, no_check: bool, store: Path) -> int:
 
 def _copy(source: Path, target: Path, what: str, *, check: bool) -> int:
     """Copy a history, and report the losses and the damage on standard error."""
-    from pubsub.store.log_backup import copy_log
+    from pubsub.store.maintenance.log_backup import copy_log
 
     # The copy replaces the present directory, if it is named.
     place = target.absolute()
@@ -190,7 +190,7 @@ def _copy(source: Path, target: Path, what: str, *, check: bool) -> int:
 
 
 def _opened(store: Path, *, indexes: bool = True) -> LogCheck:
-    from pubsub.store.log_check import LogCheck
+    from pubsub.store.maintenance.log_check import LogCheck
 
     with _errors(store):
         return LogCheck(store, indexes=indexes)
@@ -218,8 +218,8 @@ def migrate(file: Path, store: Path) -> None:
 
     No broker may be running.
     """
-    from pubsub.store.sqlite_migration import incomplete
-    from pubsub.store.sqlite_migration import migrate as migrate_file
+    from pubsub.store.migration.sqlite_migration import incomplete
+    from pubsub.store.migration.sqlite_migration import migrate as migrate_file
 
     if store.exists():
         raise StartError(f"history: {store} exists; give another directory, --store log:DIR")
@@ -244,8 +244,8 @@ def migrate(file: Path, store: Path) -> None:
 @_store
 def dump(payloads: bool, store: Path) -> None:
     """Print the heads of all records, a JSON object each."""
-    from pubsub.store.log_dump import dump as records
-    from pubsub.store.log_view import LogView
+    from pubsub.store.maintenance.log_dump import dump as records
+    from pubsub.store.reading.log_view import LogView
 
     with _errors(store):
         opened = LogView(store, strict=False)

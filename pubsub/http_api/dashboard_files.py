@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from twisted.web.http import CACHED
 
-from pubsub.http_api.api_error import NOT_FOUND, ApiError
-from pubsub.http_api.parameters import Parameters
+from pubsub.http_api.requests.api_error import NOT_FOUND, ApiError
+from pubsub.http_api.requests.parameters import Parameters
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.requests.api_request import ApiRequest
 
 PREFIX = b"/dashboard/"
 """The path of the files, without their names."""

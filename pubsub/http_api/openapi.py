@@ -7,15 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pubsub.build_info import version
-from pubsub.http_api.api_error import PROBLEM
 from pubsub.http_api.endpoints import ENDPOINTS, TEXT, Endpoint
-from pubsub.http_api.parameters import Parameters
-from pubsub.http_api.request_access import request_access
+from pubsub.http_api.requests.api_error import PROBLEM
+from pubsub.http_api.requests.parameters import Parameters
+from pubsub.http_api.requests.request_access import request_access
 from pubsub.management.listing import to_json
 
 if TYPE_CHECKING:
     from pubsub.broker.listeners.listener import Listener
-    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.requests.api_request import ApiRequest
 
 VERSION = "3.1.0"
 _PROBLEM_SCHEMA: Mapping[str, Any] = {

@@ -6,28 +6,28 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.http_api.api_error import NOT_FOUND, ApiError
-from pubsub.http_api.api_request import ApiRequest
 from pubsub.http_api.dashboard_files import PREFIX as DASHBOARD
 from pubsub.http_api.dashboard_files import DashboardFiles
-from pubsub.http_api.deletions import IDENTITIES, Deletions
 from pubsub.http_api.endpoints import listing
-from pubsub.http_api.history_handler import HistoryHandler
-from pubsub.http_api.history_response import RunInThread
-from pubsub.http_api.message_publishing import MessagePublisher, PublishHandler
-from pubsub.http_api.message_reading import MessageReader
-from pubsub.http_api.metrics_page import MetricsPage
+from pubsub.http_api.exactly_once.staging import StagingHandler
+from pubsub.http_api.metrics.metrics_page import MetricsPage
 from pubsub.http_api.openapi import openapi
-from pubsub.http_api.operator_endpoints import OperatorEndpoints
-from pubsub.http_api.parameters import MESSAGES, TOPICS
-from pubsub.http_api.reader_leases import LEASES, ReaderLeases
-from pubsub.http_api.reader_positions import PREFIX, ReaderPositions
-from pubsub.http_api.session_handler import SESSIONS, SessionHandler
-from pubsub.http_api.staging import StagingHandler
-from pubsub.http_api.status_handler import StatusHandler
-from pubsub.http_api.topic_handler import KEY, TopicHandler
-from pubsub.http_api.websocket_handshake import WebSockets
-from pubsub.http_api.websocket_requests import RequestContext
+from pubsub.http_api.operators.deletions import IDENTITIES, Deletions
+from pubsub.http_api.operators.operator_endpoints import OperatorEndpoints
+from pubsub.http_api.operators.session_handler import SESSIONS, SessionHandler
+from pubsub.http_api.operators.status_handler import StatusHandler
+from pubsub.http_api.operators.topic_handler import KEY, TopicHandler
+from pubsub.http_api.publishing.message_publishing import MessagePublisher, PublishHandler
+from pubsub.http_api.readers.reader_leases import LEASES, ReaderLeases
+from pubsub.http_api.readers.reader_positions import PREFIX, ReaderPositions
+from pubsub.http_api.reading.history_handler import HistoryHandler
+from pubsub.http_api.reading.history_response import RunInThread
+from pubsub.http_api.reading.message_reading import MessageReader
+from pubsub.http_api.requests.api_error import NOT_FOUND, ApiError
+from pubsub.http_api.requests.api_request import ApiRequest
+from pubsub.http_api.requests.parameters import MESSAGES, TOPICS
+from pubsub.http_api.websocket.websocket_handshake import WebSockets
+from pubsub.http_api.websocket.websocket_requests import RequestContext
 
 if TYPE_CHECKING:
     from pubsub.broker.listeners.listener import Listener

@@ -13,19 +13,19 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.errors import Refused
-from pubsub.http_api.api_error import BAD_REQUEST, PROBLEM, ApiError
-from pubsub.http_api.api_request import ApiRequest
-from pubsub.http_api.forwarded_requests import proved_identity
-from pubsub.http_api.history_response import RunInThread
-from pubsub.http_api.http_channel import Channel
-from pubsub.http_api.message_publishing import PROTOCOL
-from pubsub.http_api.operator_places import OperatorPlaces
-from pubsub.http_api.request_origin import SETTINGS as ORIGIN_SETTINGS
-from pubsub.http_api.request_origin import RequestOrigin
-from pubsub.http_api.request_target import origin_form
-from pubsub.http_api.request_turns import RequestTurns
+from pubsub.http_api.connections.http_channel import Channel
+from pubsub.http_api.publishing.message_publishing import PROTOCOL
+from pubsub.http_api.reading.history_response import RunInThread
+from pubsub.http_api.requests.api_error import BAD_REQUEST, PROBLEM, ApiError
+from pubsub.http_api.requests.api_request import ApiRequest
+from pubsub.http_api.requests.forwarded_requests import proved_identity
+from pubsub.http_api.requests.operator_places import OperatorPlaces
+from pubsub.http_api.requests.request_origin import SETTINGS as ORIGIN_SETTINGS
+from pubsub.http_api.requests.request_origin import RequestOrigin
+from pubsub.http_api.requests.request_target import origin_form
+from pubsub.http_api.requests.request_turns import RequestTurns
+from pubsub.http_api.requests.shares import Shares
 from pubsub.http_api.routes import Routes, is_messages
-from pubsub.http_api.shares import Shares
 from pubsub.kept_modules import keep_modules
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.worker import Worker
@@ -67,11 +67,11 @@ _MAX_BODIES = 64 * 1024**2
 _SPARED_CONNECTIONS = 16
 _THREADS = 2
 LATE_MODULES = (
-    "pubsub.http_api.backplane_families",
-    "pubsub.http_api.metric_families",
-    "pubsub.http_api.metrics_exposition",
-    "pubsub.store.arrow",
-    "pubsub.store.arrow_values",
+    "pubsub.http_api.metrics.backplane_families",
+    "pubsub.http_api.metrics.metric_families",
+    "pubsub.http_api.metrics.metrics_exposition",
+    "pubsub.store.reading.arrow",
+    "pubsub.store.reading.arrow_values",
 )
 """Those that need pyarrow and prometheus_client, which take a second to import together."""
 

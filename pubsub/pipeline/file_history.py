@@ -20,9 +20,9 @@ from pubsub.pipeline.history import (
     Unreachable,
     WrongHistory,
 )
-from pubsub.store import arrow, log_reader
-from pubsub.store.epochs import continues
-from pubsub.store.log_view import LogView
+from pubsub.store.opening.epochs import continues
+from pubsub.store.reading import arrow, log_reader
+from pubsub.store.reading.log_view import LogView
 
 
 class FileHistory:

@@ -1,7 +1,7 @@
 """A broker's history as the pipeline reads it, over HTTP or from its directory.
 
-Both give Arrow record batches with the columns of ``pubsub.store.arrow``, in the order of the
-offsets, and report the gaps between them.
+Both give Arrow record batches with the columns of ``pubsub.store.reading.arrow``, in the order of
+the offsets, and report the gaps between them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from pubsub.pipeline.staged_writer import (
     batch_bytes,
     batch_bytes_now,
 )
-from pubsub.store import arrow
+from pubsub.store.reading import arrow
 
 _HEADERS = arrow.schema(headers=True).field("headers").type
 # These properties are undocumented; Kafka's sink and others also rely on them.

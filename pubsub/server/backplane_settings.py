@@ -25,8 +25,8 @@ from pubsub.backplane.spool import SharedLimits
 from pubsub.errors import ConfigurationError
 from pubsub.server.clocks import elapsed
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
-from pubsub.store.retention_limits import parse_age
 from pubsub.store.shared_store import SharedStore
+from pubsub.store.upkeep.retention_limits import parse_age
 
 if TYPE_CHECKING:
     from pubsub.backplane.awaited_keys import AwaitedKeys

@@ -21,7 +21,7 @@ from pubsub.settings import (
     parse_size,
 )
 from pubsub.store.history_location import STORE
-from pubsub.store.retention_limits import RETENTION
+from pubsub.store.upkeep.retention_limits import RETENTION
 
 _HISTORY_BYTES = 256 * 1024**2
 _LONGEST_NAME = 100

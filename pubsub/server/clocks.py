@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.wall_clock import WallClock
-from pubsub.store.recovery import boot_id
+from pubsub.store.opening.recovery import boot_id
 
 # The attribute of a reactor whose timers are monotonic.
 _MARK = "_pubsub_monotonic"

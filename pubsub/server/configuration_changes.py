@@ -16,7 +16,7 @@ from typing import Any
 from pubsub.broker.credentials.master_secrets import KeySource
 from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 
 # Characters of a value that are shown, and of these before the first difference of two long values.
 _SHOWN, _BEFORE = 120, 30

@@ -9,11 +9,11 @@ from twisted.application.service import Service
 
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import ConfigurationError
-from pubsub.store.commit_gate import unsynced_limit
-from pubsub.store.log_directory import check_free
+from pubsub.store.commits.commit_gate import unsynced_limit
 from pubsub.store.log_options import options_of
 from pubsub.store.log_store import MEMORY_BYTES, LogStore
 from pubsub.store.memory_store import MemoryStore
+from pubsub.store.segments.log_directory import check_free
 from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pubsub.store.commit_gate import MAX_UNSYNCED, unsynced_limit
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.commits.commit_gate import MAX_UNSYNCED, unsynced_limit
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,27 +25,27 @@ from pubsub.broker.routing.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders
-from pubsub.store.atomic_commits import AtomicCommits
-from pubsub.store.catalog import CACHE_BYTES, set_horizons
-from pubsub.store.commit_gate import MAX_UNWRITTEN
-from pubsub.store.commit_state_machine import CommitStateMachine
-from pubsub.store.commit_threads import CommitThreads
+from pubsub.store.catalog.catalog import CACHE_BYTES, set_horizons
+from pubsub.store.commits.atomic_commits import AtomicCommits
+from pubsub.store.commits.commit_gate import MAX_UNWRITTEN
+from pubsub.store.commits.commit_state_machine import CommitStateMachine
+from pubsub.store.commits.commit_threads import CommitThreads
+from pubsub.store.commits.log_writer import LogWriter
 from pubsub.store.disk_remedies import may_lack_space, refuse_start
-from pubsub.store.epochs import continuation, continues
-from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
-from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of
-from pubsub.store.log_writer import LogWriter
 from pubsub.store.memory_store import parcel_of
-from pubsub.store.parcel import Parcel
-from pubsub.store.reader_threads import ReaderThreads
-from pubsub.store.record import Begin
-from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention_limits import MICROSECONDS
-from pubsub.store.run_log import RECENT, RunLog
-from pubsub.store.sqlite_migration import migrate_missing
-from pubsub.store.topic_counts import TopicCounts
-from pubsub.store.upkeep import Rounds, Upkeep
+from pubsub.store.migration.sqlite_migration import migrate_missing
+from pubsub.store.opening.epochs import continuation, continues
+from pubsub.store.opening.recovery import boot_id, recover
+from pubsub.store.reading.reader_threads import ReaderThreads
+from pubsub.store.reading.run_log import RECENT, RunLog
+from pubsub.store.records.parcel import Parcel
+from pubsub.store.records.record import Begin
+from pubsub.store.records.topic_counts import TopicCounts
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.upkeep.expired_messages import ExpiredMessages, grain_of, horizons_of
+from pubsub.store.upkeep.retention_limits import MICROSECONDS
+from pubsub.store.upkeep.upkeep import Rounds, Upkeep
 
 log = Logger()
 MEMORY_BYTES = RECENT + CACHE_BYTES

@@ -15,11 +15,11 @@ from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.broker.routing.batch import Batch, Page
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders
-from pubsub.store.block import encode_block
-from pubsub.store.parcel import Parcel
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import first_offset_of, last_offset_of, names_of, run_of
-from pubsub.store.topic_counts import TopicCounts
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.block import encode_block
+from pubsub.store.records.parcel import Parcel
+from pubsub.store.records.stored_runs import first_offset_of, last_offset_of, names_of, run_of
+from pubsub.store.records.topic_counts import TopicCounts
 
 
 def parcel_of(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred
 
 from pubsub.errors import HistoryUnavailable
+from pubsub.store.commits.unsynced_commits import UnsyncedCommits
 from pubsub.store.log_store import LogStore
-from pubsub.store.unsynced_commits import UnsyncedCommits
 
 if TYPE_CHECKING:
     from pubsub.broker.routing.batch import Batch, Page

@@ -30,8 +30,8 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatch
 from pyarrow.parquet import ParquetWriter
 
-from pubsub.store.arrow import SCHEMA, read_arrow
-from pubsub.store.log_view import LogView
+from pubsub.store.reading.arrow import SCHEMA, read_arrow
+from pubsub.store.reading.log_view import LogView
 from tests.histories import fill
 from tests.integration.broker import HOST, brokers, listen
 from tests.spark.commands import Command

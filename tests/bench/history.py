@@ -24,8 +24,8 @@ import pyarrow as pa
 from pubsub.broker.routing.batch import Batch
 from pubsub.client.history_client import HistoryClient
 from pubsub.kernel import Columns
-from pubsub.store import arrow
-from pubsub.store.log_view import LogView
+from pubsub.store.reading import arrow
+from pubsub.store.reading.log_view import LogView
 from tests.histories import history
 from tests.integration.broker import HOST, Broker, brokers
 

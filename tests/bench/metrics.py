@@ -40,8 +40,8 @@ def ratios_of(
 
 def scrape_times(repetitions: int = 200) -> tuple[float, float]:
     """Return the seconds of a snapshot and of the text, medians."""
-    from pubsub.http_api.metric_family import read
-    from pubsub.http_api.metrics_exposition import render
+    from pubsub.http_api.metrics.metric_family import read
+    from pubsub.http_api.metrics.metrics_exposition import render
     from tests.unit.streams import House
 
     statistics = House({"cafe": {}, "nsd": {}, "rheos": {}, "spot": {}}).broker.statistics

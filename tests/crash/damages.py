@@ -14,11 +14,11 @@ from pathlib import Path
 from twisted.internet.task import Clock
 
 from pubsub.errors import StartError
-from pubsub.store import log_writer
+from pubsub.store.commits import log_writer
 from pubsub.store.log_options import LogOptions
-from pubsub.store.log_reader import read_page
 from pubsub.store.log_store import LogStore
-from pubsub.store.recovery import boot_id
+from pubsub.store.opening.recovery import boot_id
+from pubsub.store.reading.log_reader import read_page
 from tests.crash.faults import flip, tear, zero
 from tests.crash.lives import Result
 from tests.unit.fakes import batch_of, mixed_batch

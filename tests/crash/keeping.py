@@ -14,18 +14,19 @@ from pathlib import Path
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
-from pubsub.store import log_writer, rewrite
-from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.expired_messages import ExpiredMessages, grain_of
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import LogWriter
-from pubsub.store.record import Begin, End, Put
-from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention_limits import RetentionLimits
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import first_offset_of, last_offset_of, topic_of
-from pubsub.store.upkeep import Upkeep
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.catalog.catalog import Horizon, set_horizons
+from pubsub.store.commits import log_writer
+from pubsub.store.commits.log_writer import LogWriter
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.opening.recovery import boot_id, recover
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.record import Begin, End, Put
+from pubsub.store.records.stored_runs import first_offset_of, last_offset_of, topic_of
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.upkeep import rewrite
+from pubsub.store.upkeep.expired_messages import ExpiredMessages, grain_of
+from pubsub.store.upkeep.retention_limits import RetentionLimits
+from pubsub.store.upkeep.upkeep import Upkeep
 
 KEPT, EXPIRING = "kept", "expiring"
 _RETENTION = (RetentionLimits(EXPIRING, messages=20),)

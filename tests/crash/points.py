@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from pubsub.broker.routing.batch import Batch
-from pubsub.store.log_reader import read_page
-from pubsub.store.log_view import LogView
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.log_view import LogView
 from tests.crash.keeping import KEPT, payload_of
 from tests.crash.lives import Result
 from tests.crash.power import Disk

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 from pubsub.errors import StartError
-from pubsub.store.epochs import continues
-from pubsub.store.log_reader import read_page
-from pubsub.store.log_view import LogView
+from pubsub.store.opening.epochs import continues
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.log_view import LogView
 
 _PAUSE = 0.01
 

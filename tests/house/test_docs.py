@@ -11,8 +11,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
-from pubsub.http_api.api_error import STATUS as REFUSALS
 from pubsub.http_api.endpoints import ENDPOINTS
+from pubsub.http_api.requests.api_error import STATUS as REFUSALS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.protocols.cafe.codec import ErrorCode as CafeCode
 from pubsub.protocols.fast.codec import ErrorCode as FastCode

@@ -20,19 +20,16 @@ from pubsub.client.link_timing import Timing
 from pubsub.client.publish_calls import TURN_BYTES
 from pubsub.client.publish_requests import GROUP_BYTES, GROUP_MESSAGES
 from pubsub.commands import tail
-from pubsub.http_api import (
-    committed_batches,
-    message_body,
-    part_registry,
-    reader_positions,
-    websocket_frames,
-    websocket_limits,
-)
-from pubsub.http_api.live_response import HEARTBEAT_SECONDS
+from pubsub.http_api.exactly_once import committed_batches, part_registry
+from pubsub.http_api.publishing import message_body
+from pubsub.http_api.readers import reader_positions
+from pubsub.http_api.reading.live_response import HEARTBEAT_SECONDS
+from pubsub.http_api.websocket import websocket_frames, websocket_limits
 from pubsub.management import listing
-from pubsub.store import commit_gate, log_directory
-from pubsub.store.log_writer import SEGMENT_BYTES
-from pubsub.store.segment_index import ENTRY_BYTES
+from pubsub.store.commits import commit_gate
+from pubsub.store.commits.log_writer import SEGMENT_BYTES
+from pubsub.store.segments import log_directory
+from pubsub.store.segments.segment_index import ENTRY_BYTES
 from pubsub.wire import tls_input
 
 _DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from pubsub.store.log_directory import POSITION
+from pubsub.store.segments.log_directory import POSITION
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
 from tests.integration.rheos_client import CREATE, PUBLISH, SUBSCRIBE, Rheos

@@ -7,7 +7,7 @@ from pathlib import Path
 from subprocess import run
 from uuid import uuid4
 
-from pubsub.store.log_view import LogView
+from pubsub.store.reading.log_view import LogView
 from tests.integration.broker import Broker, Start, listen
 from tests.integration.rheos_client import CREATE, PUBLISH, Rheos
 from tests.unit.shown_log import shown

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect, unix_connect
 from websockets.typing import Subprotocol
 
-from pubsub.http_api.websocket_frames import SUBPROTOCOL
+from pubsub.http_api.websocket.websocket_frames import SUBPROTOCOL
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Cafe, publish
 from tests.integration.streams import make_certificate

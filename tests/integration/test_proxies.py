@@ -19,8 +19,8 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from pubsub.http_api.api_error import PROBLEM
-from pubsub.http_api.websocket_frames import SUBPROTOCOL
+from pubsub.http_api.requests.api_error import PROBLEM
+from pubsub.http_api.websocket.websocket_frames import SUBPROTOCOL
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start
 from tests.integration.certificates import NAME, Authority
 from tests.integration.clients import Cafe, handshake_pub, publish

@@ -8,14 +8,14 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
-from pubsub.store.commit_state_machine import (
+from pubsub.store.commits.commit_state_machine import (
     RETRY_SECONDS,
     SYNC_BYTES,
     CommitStateMachine,
 )
-from pubsub.store.record import End
-from pubsub.store.stored_runs import last_offset_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.records.record import End
+from pubsub.store.records.stored_runs import last_offset_of
 
 INTERVAL = 0.01
 MAX_UNSYNCED = 48 * 1024**2

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from pubsub.store.log_reader import read_page
-from pubsub.store.log_view import LogView
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.log_view import LogView
 
 PAGE = Path(__file__).parents[2] / "docs" / "history-format.md"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Metadata
-from pubsub.store.rewrite import Rewrite
-from pubsub.store.segment_index import Grain
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.segments.segment_index import Grain
+from pubsub.store.upkeep.rewrite import Rewrite
 from tests.histories import START, History, history
 from tests.unit.command_case import CommandCase
 from tests.unit.shown_log import numbers, shown

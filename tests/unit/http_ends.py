@@ -11,7 +11,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pubsub.client.http_wire import HttpWire
-from pubsub.http_api.websocket_frames import SUBPROTOCOL
+from pubsub.http_api.websocket.websocket_frames import SUBPROTOCOL
 from pubsub.wire.client_events import Opened, WireEvent
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit.web import WebHouse

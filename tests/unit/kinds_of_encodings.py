@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pubsub.broker.routing.batch import Batch
 from pubsub.broker.routing.encoders import RowEncoding
-from pubsub.http_api.websocket_frames import FrameEncoding
+from pubsub.http_api.websocket.websocket_frames import FrameEncoding
 from pubsub.interfaces import Encoding
 from pubsub.protocols.cafe.channels import MessageEncoding
 from pubsub.protocols.rheos.response_encoding import ResponseEncoding

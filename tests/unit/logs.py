@@ -17,18 +17,18 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.broker.routing.batch import Batch, Headers
-from pubsub.store import recovery
-from pubsub.store.log_directory import LogDirectory
+from pubsub.store.commits.log_writer import LogWriter
+from pubsub.store.commits.write_group import WriteGroup
 from pubsub.store.log_options import LogOptions
-from pubsub.store.log_reader import read_page
 from pubsub.store.log_store import LogStore
-from pubsub.store.log_writer import LogWriter
-from pubsub.store.record import Begin, End, Put
-from pubsub.store.recovery import recover
-from pubsub.store.retention_limits import RetentionLimits
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import RunRecord
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.opening import recovery
+from pubsub.store.opening.recovery import recover
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.record import Begin, End, Put
+from pubsub.store.records.stored_runs import RunRecord
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.block_batches import TOPICS, batches
 from tests.unit.fakes import batch_of, copy_still, mixed_batch, scratch
 

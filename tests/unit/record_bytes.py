@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pubsub.broker.routing.batch import Batch
-from pubsub.store.record import (
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.record import (
     Operation,
     Record,
     encode,
     record_of_runs,
 )
-from pubsub.store.run_log import RunLog
 from tests.unit.logs import runs_of
 
 SALT, OTHER_SALT = b"saltsalt", b"sugarsug"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pubsub.store.catalog import Catalog
-from pubsub.store.log_reader import read_page
+from pubsub.store.catalog.catalog import Catalog
+from pubsub.store.reading.log_reader import read_page
 
 Shown = tuple[list[bytes], list[tuple[int, int]]]
 

@@ -15,7 +15,7 @@ from pubsub.errors import (
     SenderTooLong,
     TopicUnreachable,
 )
-from pubsub.http_api.api_error import ApiError
+from pubsub.http_api.requests.api_error import ApiError
 
 DETAILS: list[tuple[Refused, int, str]] = [
     (

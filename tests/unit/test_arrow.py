@@ -12,13 +12,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch, message_id, messages_nbytes
 from pubsub.kernel import Columns
-from pubsub.store import arrow
-from pubsub.store.arrow_values import ROWS
-from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.parcel import Parcel
-from pubsub.store.record import decode_block as decode_record
-from pubsub.store.record import decode_head, encode, record_of_runs
-from pubsub.store.stored_runs import RunRecord, record_of, topics_of
+from pubsub.store.reading import arrow
+from pubsub.store.reading.arrow_values import ROWS
+from pubsub.store.records.block import Block, decode_block, encode_block
+from pubsub.store.records.parcel import Parcel
+from pubsub.store.records.record import decode_block as decode_record
+from pubsub.store.records.record import decode_head, encode, record_of_runs
+from pubsub.store.records.stored_runs import RunRecord, record_of, topics_of
 from tests.unit.block_batches import TOPICS, batches
 from tests.unit.fakes import batch_of, mixed_batch
 

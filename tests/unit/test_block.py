@@ -8,13 +8,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
-from pubsub.store.block import (
+from pubsub.store.records.block import (
     Block,
     decode_block,
     encode_block,
     join_blocks,
 )
-from pubsub.store.stored_runs import RunRecord, record_of, topics_of
+from pubsub.store.records.stored_runs import RunRecord, record_of, topics_of
 from tests.unit.block_batches import TOPICS, batches
 from tests.unit.fakes import batch_of, mixed_batch
 

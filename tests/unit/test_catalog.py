@@ -7,9 +7,9 @@ import tracemalloc
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.settings import matcher
-from pubsub.store import catalog as module
-from pubsub.store.catalog import Catalog, Horizon, set_horizons
-from pubsub.store.log_view import LogView
+from pubsub.store.catalog import catalog as module
+from pubsub.store.catalog.catalog import Catalog, Horizon, set_horizons
+from pubsub.store.reading.log_view import LogView
 from tests.histories import history
 from tests.unit.fakes import open_files, scratch
 from tests.unit.shown_log import numbers, shown

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.ceiling import Ceiling
+from pubsub.store.commits.ceiling import Ceiling
 
 FEWEST, MOST = 2**14, 2**26
 
@@ -16,7 +16,7 @@ class CeilingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.now = 0.0
-        patched = patch("pubsub.store.ceiling.time.monotonic", lambda: self.now)
+        patched = patch("pubsub.store.commits.ceiling.time.monotonic", lambda: self.now)
         patched.start()
         self.addCleanup(patched.stop)
         self.ceiling = Ceiling()

@@ -16,13 +16,13 @@ from hypothesis.stateful import (
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.commit_gate import MAX_UNWRITTEN, unsynced_limit
-from pubsub.store.commit_state_machine import (
+from pubsub.store.commits.commit_gate import MAX_UNWRITTEN, unsynced_limit
+from pubsub.store.commits.commit_state_machine import (
     RETRY_SECONDS,
     SYNC_SECONDS,
 )
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import RunRecord
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.stored_runs import RunRecord
 from tests.unit.commit_disk import GROUP, INTERVAL, LARGE, MAX_UNSYNCED, SMALL, Disk
 from tests.unit.fakes import Held, batch_of
 

@@ -14,8 +14,8 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.routing.batch import Batch
-from pubsub.store import commit_state_machine, commit_threads, log_writer
-from pubsub.store.log_writer import LogWriter
+from pubsub.store.commits import commit_state_machine, commit_threads, log_writer
+from pubsub.store.commits.log_writer import LogWriter
 from pubsub.store.worker import Worker
 from tests.unit.fakes import batch_of
 from tests.unit.logs import StoreCase

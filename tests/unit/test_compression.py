@@ -8,10 +8,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.log_check import LogCheck
-from pubsub.store.log_dump import dump
-from pubsub.store.log_view import LogView
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.maintenance.log_dump import dump
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.fakes import scratch
 from tests.unit.format_readers import read_as_documented, read_by_the_code
 from tests.unit.upkeep_log import Log

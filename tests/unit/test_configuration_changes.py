@@ -19,7 +19,7 @@ from pubsub.server.configuration_changes import (
     describe,
     text_of,
 )
-from pubsub.store.retention_limits import RETENTION
+from pubsub.store.upkeep.retention_limits import RETENTION
 from tests.unit.fakes import scratch
 from tests.unit.tokens import KEY, OTHER_KEY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.damage import Damage
+from pubsub.store.catalog.damage import Damage
 
 
 class DamageTests(SynchronousTestCase):

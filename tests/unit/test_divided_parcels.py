@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.stream_formats import batches_of
-from pubsub.store.log_reader import read_parcel
-from pubsub.store.parcel import Parcel
+from pubsub.http_api.reading.stream_formats import batches_of
+from pubsub.store.reading.log_reader import read_parcel
+from pubsub.store.records.parcel import Parcel
 from tests.unit.big_house import ALL
 from tests.unit.fakes import scratch
 from tests.unit.upkeep_log import Log

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import ended_topics
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.retention_limits import RetentionLimits
-from pubsub.store.segment import Segment
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.segments.segment import Segment
+from pubsub.store.upkeep import ended_topics
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.fakes import scratch
 from tests.unit.upkeep_log import Log
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch, messages_nbytes
-from pubsub.http_api.stream_formats import batches_of
+from pubsub.http_api.reading.stream_formats import batches_of
 from pubsub.kernel import Columns
-from pubsub.store import run_log
 from pubsub.store.memory_store import parcel_of
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import MESSAGE_BYTES, RunRecord, first_offset_of, split
+from pubsub.store.reading import run_log
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.stored_runs import MESSAGE_BYTES, RunRecord, first_offset_of, split
 from tests.unit.fakes import mixed_batch
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch
-from pubsub.http_api.stream_formats import batches_of
+from pubsub.http_api.reading.stream_formats import batches_of
 from pubsub.kernel import Columns, Senders
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import batch_of

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Metadata
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, index_name, read_head
-from pubsub.store.segment_index import SegmentIndex
-from pubsub.store.segment_scan import scan
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.segments.segment import SEGMENT_HEAD_BYTES, index_name, read_head
+from pubsub.store.segments.segment_index import SegmentIndex
+from pubsub.store.segments.segment_scan import scan
 from tests import sqlite_histories
 from tests.histories import (
     START,
@@ -75,7 +75,7 @@ class ErrorTests(HistoryCase):
     def test_what_is_written(self) -> None:
         backup = self.directory / "backup"
         full = OSError(errno.ENOSPC, "No space left on device")
-        with patch("pubsub.store.log_backup.os.fsync", side_effect=full):
+        with patch("pubsub.store.maintenance.log_backup.os.fsync", side_effect=full):
             code, out = self.run_on("backup", str(backup))
         assert (code, out) == (
             1,
@@ -84,14 +84,14 @@ class ErrorTests(HistoryCase):
 
     def test_a_file_of_the_history(self) -> None:
         error = OSError(errno.EROFS, "Read-only file system", "lock")
-        with patch("pubsub.store.log_repair.LogDirectory.lock", side_effect=error):
+        with patch("pubsub.store.maintenance.log_repair.LogDirectory.lock", side_effect=error):
             code, out = self.run_on("repair")
         assert (code, out) == (1, f"pubsub: {self.path / 'lock'}: Read-only file system\n")
 
     def test_the_directory_of_the_history(self) -> None:
         """The error of a directory that is open names its descriptor."""
         error = OSError(errno.EIO, "Input/output error", 5)
-        with patch("pubsub.store.log_directory.LogDirectory.segments", side_effect=error):
+        with patch("pubsub.store.segments.log_directory.LogDirectory.segments", side_effect=error):
             code, out = self.run_on("check")
         assert (code, out) == (1, f"pubsub: {self.path}: Input/output error\n")
 
@@ -104,7 +104,7 @@ class ErrorTests(HistoryCase):
         ):
             full = sqlite3.OperationalError(text)
             full.sqlite_errorcode = cause
-            for place in ("log_view.Metadata", "log_repair.Metadata.problems"):
+            for place in ("reading.log_view.Metadata", "maintenance.log_repair.Metadata.problems"):
                 with patch(f"pubsub.store.{place}", side_effect=full):
                     code, out = self.run_on("repair")
                 assert (code, out) == (1, f"pubsub: history: {self.path}: {text}; {remedy}\n")
@@ -529,7 +529,7 @@ class BackupTests(HistoryCase):
     def test_restored_under_another_boot_no_offset_is_lost(self) -> None:
         self.run_on("backup", str(self.backup))
         self.stop_broker()
-        with patch("pubsub.store.recovery.boot_id", lambda: b"another boot....."[:16]):
+        with patch("pubsub.store.opening.recovery.boot_id", lambda: b"another boot....."[:16]):
             code, out = self.run_on("restore", str(self.backup), path=self.directory / "restored")
             assert (code, out.count("\n")) == (0, 1), out
             with history(self.directory / "restored") as log:
@@ -553,7 +553,7 @@ class BackupTests(HistoryCase):
             row = rows[segment.place]
             assert (row.stop, row.salt) == (segment.stop, segment.head.salt)
         with (
-            patch("pubsub.store.recovery.boot_id", lambda: b"another boot....."[:16]),
+            patch("pubsub.store.opening.recovery.boot_id", lambda: b"another boot....."[:16]),
             history(self.backup) as log,
         ):
             assert log.next == 31
@@ -639,7 +639,8 @@ class BackupTests(HistoryCase):
     def test_a_copy_that_fails_leaves_nothing(self) -> None:
         with (
             patch(
-                "pubsub.store.log_backup._read", side_effect=OSError(28, "No space left on device")
+                "pubsub.store.maintenance.log_backup._read",
+                side_effect=OSError(28, "No space left on device"),
             ),
             patch("os.link", side_effect=OSError(18, "Invalid cross-device link")),
         ):
@@ -700,7 +701,7 @@ class MigrateTests(CommandCase):
         of_metadata = sqlite3.OperationalError("database or disk is full")
         of_metadata.sqlite_errorcode = sqlite3.SQLITE_FULL
         for full in (of_disk, of_metadata):
-            with patch("pubsub.store.sqlite_migration.Metadata.create", side_effect=full):
+            with patch("pubsub.store.migration.sqlite_migration.Metadata.create", side_effect=full):
                 line = self.one_line("history", "migrate", str(old), "--store", f"log:{new}")
             assert line == f"pubsub: history: {new}: No space left on device; {MAKE_ROOM}\n"
         code, _, _ = self.run_it("history", "migrate", str(old), "--store", f"log:{new}")

@@ -6,10 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
-from pubsub.store import metadata
-from pubsub.store.metadata_tables import CREATE
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead
-from pubsub.store.segment_scan import is_sealed, scan
+from pubsub.store.metadata import metadata
+from pubsub.store.metadata.metadata_tables import CREATE
+from pubsub.store.segments.segment import SEGMENT_HEAD_BYTES, SegmentHead
+from pubsub.store.segments.segment_scan import is_sealed, scan
 from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.format_readers import PAGE, fenced, read_as_documented, read_by_the_code

@@ -9,7 +9,7 @@ from typing import TextIO
 from unittest.mock import patch
 
 from pubsub.commands.command import main
-from pubsub.store import sqlite_migration
+from pubsub.store.migration import sqlite_migration
 from tests import sqlite_histories
 from tests.unit.history_case import HistoryCase
 

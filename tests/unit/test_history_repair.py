@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
-from pubsub.store.log_directory import POSITION
-from pubsub.store.log_files import write_note
-from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Metadata
-from pubsub.store.record import HEAD_BYTES
-from pubsub.store.segment import SEGMENT_HEAD_BYTES
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.records.record import HEAD_BYTES
+from pubsub.store.segments.log_directory import POSITION
+from pubsub.store.segments.log_files import write_note
+from pubsub.store.segments.segment import SEGMENT_HEAD_BYTES
 from tests.histories import History, history
 from tests.unit.history_case import HistoryCase
 from tests.unit.shown_log import numbers, shown
@@ -64,7 +64,7 @@ class OffsetTests(RepairCase):
 
     def continued(self) -> int:
         """Return the offset at which the next broker continues, after a loss of power."""
-        with patch("pubsub.store.recovery.boot_id", lambda: OTHER_BOOT):
+        with patch("pubsub.store.opening.recovery.boot_id", lambda: OTHER_BOOT):
             broker = History(self.path, 0)
         broker.close()
         return broker.next
@@ -388,12 +388,12 @@ class MetadataTests(RepairCase):
             connection.commit()
         damaged = (self.path / "metadata.db").read_bytes()
         for place in (
-            "log_check.SegmentIndex.decode",
-            "log_repair.Metadata.import_rows",
-            "log_repair.Metadata.apply",
-            "log_repair.Metadata.replace_segments",
-            "repaired_files.RepairedFiles.put_aside",
-            "log_directory.LogDirectory.rename",
+            "maintenance.log_check.SegmentIndex.decode",
+            "maintenance.log_repair.Metadata.import_rows",
+            "maintenance.log_repair.Metadata.apply",
+            "maintenance.log_repair.Metadata.replace_segments",
+            "maintenance.repaired_files.RepairedFiles.put_aside",
+            "segments.log_directory.LogDirectory.rename",
         ):
             full = OSError(errno.ENOSPC, "No space left on device")
             with patch(f"pubsub.store.{place}", side_effect=full):
@@ -468,7 +468,7 @@ class MetadataTests(RepairCase):
         with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
             other.execute("PRAGMA locking_mode = EXCLUSIVE")
             other.execute("BEGIN IMMEDIATE")
-            with patch("pubsub.store.metadata.BUSY_SECONDS", 0.01):
+            with patch("pubsub.store.metadata.metadata.BUSY_SECONDS", 0.01):
                 code, out = self.run_on("repair")
         assert (code, out) == (
             1,

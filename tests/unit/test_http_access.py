@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.access_rules.access_table import AccessRule, AccessTable, Who
 from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.store.memory_store import MemoryStore
-from pubsub.store.parcel import Parcel
+from pubsub.store.records.parcel import Parcel
 from tests.unit.access_rules import rule
 from tests.unit.house_case import HouseCase
 from tests.unit.web import Answer, WebHouse
@@ -197,7 +197,7 @@ class FailingArrowTests(HouseCase):
         for error in (ImportError("libarrow.so: cannot map"), MemoryError()):
             finder = mock.Mock()
             finder.find_spec.side_effect = error
-            loaded = {k: v for k, v in sys.modules.items() if k != "pubsub.store.arrow"}
+            loaded = {k: v for k, v in sys.modules.items() if k != "pubsub.store.reading.arrow"}
             with (
                 mock.patch.dict(sys.modules, loaded, clear=True),
                 mock.patch.object(sys, "meta_path", [finder]),

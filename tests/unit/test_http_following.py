@@ -8,7 +8,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.topic_space.durability import Durability
-from pubsub.http_api.live_response import HEARTBEAT_SECONDS
+from pubsub.http_api.reading.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.http_follower import PATH, Follower

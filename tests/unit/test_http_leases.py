@@ -6,7 +6,7 @@ from unittest.mock import Mock, call
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.reader_leases import LEASE_BYTES, LEASE_SECONDS, _Lease, _no_leases
+from pubsub.http_api.readers.reader_leases import LEASE_BYTES, LEASE_SECONDS, _Lease, _no_leases
 from tests.unit.web import Answer, WebHouse
 
 

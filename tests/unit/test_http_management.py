@@ -15,7 +15,7 @@ from pubsub.broker.clients.connection_marks import mark_text
 from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.broker.routing import sliced_routing
 from pubsub.broker.topic_space.durability import Durability
-from pubsub.http_api.live_response import RESPONSE_BYTES
+from pubsub.http_api.reading.live_response import RESPONSE_BYTES
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START, Bench, Guest, Lines
 from tests.unit.streams import ROOM

@@ -7,9 +7,9 @@ from typing import Any
 from unittest.mock import patch
 
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.http_api import committed_batches
-from pubsub.http_api.committed_batches import COMMITS, UNOWNED_COMMITS
-from pubsub.http_api.reader_positions import READERS, _KnownReaders
+from pubsub.http_api.exactly_once import committed_batches
+from pubsub.http_api.exactly_once.committed_batches import COMMITS, UNOWNED_COMMITS
+from pubsub.http_api.readers.reader_positions import READERS, _KnownReaders
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.web import Answer, WebHouse, stream_of
 from tests.unit.writing_case import WritingCase, table

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listeners.limits import BrokerLimits
-from pubsub.http_api.reader_positions import READERS, ReaderPositions
+from pubsub.http_api.readers.reader_positions import READERS, ReaderPositions
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import make_broker
 from tests.unit.streams import logged

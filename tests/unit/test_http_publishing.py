@@ -13,8 +13,8 @@ from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.broker.topic_space.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable
-from pubsub.http_api.flow_control import WAIT_SECONDS
-from pubsub.http_api.message_body import MAX_MESSAGES
+from pubsub.http_api.publishing.message_body import MAX_MESSAGES
+from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import proxy_headers
 from tests.unit.fakes import Held

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch, message_id
-from pubsub.http_api import websocket_frames
-from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding, chunk
-from pubsub.http_api.message_body import message_of
-from pubsub.http_api.message_rows import names_of, rows_of
-from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
+from pubsub.http_api.publishing.message_body import message_of
+from pubsub.http_api.reading.follow_formats import EventEncoding, LinesEncoding, chunk
+from pubsub.http_api.reading.message_rows import names_of, rows_of
+from pubsub.http_api.websocket import websocket_frames
+from pubsub.http_api.websocket.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns
-from pubsub.store.epochs import continuation, continues
+from pubsub.store.opening.epochs import continuation, continues
 
 RUNS = st.integers(1, 2**60 - 1)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)

@@ -9,8 +9,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listeners.limits import CONNECTION_BYTES
-from pubsub.http_api import part_registry
-from pubsub.http_api.stream_places import STREAM_BYTES
+from pubsub.http_api.exactly_once import part_registry
+from pubsub.http_api.reading.stream_places import STREAM_BYTES
 from tests.unit.big_house import ALL, BIG, Threads, big_house
 from tests.unit.web import WebClient, WebHouse, stream_of
 from tests.unit.writing_case import HEADERS, WritingCase, table

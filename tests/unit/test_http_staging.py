@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api import staged_parts
-from pubsub.http_api.api_error import ApiError
-from pubsub.http_api.staged_parts import PublishableRun, read_rows, summarize
+from pubsub.http_api.exactly_once import staged_parts
+from pubsub.http_api.exactly_once.staged_parts import PublishableRun, read_rows, summarize
+from pubsub.http_api.requests.api_error import ApiError
 from tests.profiles import examples
 from tests.unit.big_house import Threads
 from tests.unit.tokens import token

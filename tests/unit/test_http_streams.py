@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.broker.memory_budget import OUTPUT
-from pubsub.http_api.request_body import Body
+from pubsub.http_api.requests.request_body import Body
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.big_house import ALL, BIG, Threads, big_house

@@ -17,13 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.broker.routing.batch import Batch, Page
 from pubsub.kernel import Columns, Senders
-from pubsub.store.block import decode_block, encode_block
-from pubsub.store.joined_runs import SMALL, JoinedRuns, decode_joined
-from pubsub.store.log_reader import read_page
+from pubsub.store.commits.write_group import WriteGroup
 from pubsub.store.memory_store import MemoryStore
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import RunRecord, StoredRun, batches_of, record_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.reading.joined_runs import SMALL, JoinedRuns, decode_joined
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.block import decode_block, encode_block
+from pubsub.store.records.stored_runs import RunRecord, StoredRun, batches_of, record_of
 from tests.profiles import examples
 from tests.unit.fakes import Reader, Transport, clock_at, make_broker, make_listener, scratch
 from tests.unit.kinds_of_encodings import encoding_of

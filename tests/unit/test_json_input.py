@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.api_error import ApiError
-from pubsub.http_api.json_input import parse_json
+from pubsub.http_api.requests.api_error import ApiError
+from pubsub.http_api.requests.json_input import parse_json
 from tests.unit.house_case import HouseCase
 
 MANY = 400_000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubsub.kernel import interpreted
-from pubsub.store.block_columns import RUN
+from pubsub.store.records.block_columns import RUN
 from tests.unit.kernel_forms import both_forms, compiled, each_form
 
 Messages = list[tuple[bytes, int]]

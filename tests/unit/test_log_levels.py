@@ -20,7 +20,7 @@ class LevelTests(SynchronousTestCase):
     def test_levels_by_namespace(self) -> None:
         predicate = LogLevelFilterPredicate()
         set_levels(predicate, LOG_LEVEL.parse("store=debug, cafe=error,twisted=error,warn"))
-        assert passes(predicate, "pubsub.store.recovery", "debug")
+        assert passes(predicate, "pubsub.store.opening.recovery", "debug")
         assert not passes(predicate, "pubsub.broker.service", "info")
         assert passes(predicate, "pubsub.broker.service", "warn")
         assert not passes(predicate, "pubsub.protocols.cafe.server", "warn")

@@ -30,7 +30,9 @@ def event(text: str | None = "took {count}", **fields: Any) -> LogEvent:
     events: list[LogEvent] = []
     fields.setdefault("count", 3)
     level = fields.pop("level", LogLevel.warn)
-    log = Logger(namespace="pubsub.store.recovery", observer=cast(ILogObserver, events.append))
+    log = Logger(
+        namespace="pubsub.store.opening.recovery", observer=cast(ILogObserver, events.append)
+    )
     log.emit(level, text, **fields)
     return {**events[0], "log_time": 1.0}
 
@@ -42,11 +44,11 @@ class TextTests(SynchronousTestCase):
         line = timed_text(event(connection=CONNECTION))
         stamp, clock, rest = line.split(" ", 2)
         assert (len(stamp), clock[8:12]) == (10, ".000")
-        assert rest == "warn store.recovery: took 3 [00aa cafe 192.0.2.1:5 eve]\n"
+        assert rest == "warn store.opening.recovery: took 3 [00aa cafe 192.0.2.1:5 eve]\n"
 
     def test_without_a_connection_there_are_no_brackets(self) -> None:
-        assert untimed_text(event()) == "store.recovery: took 3\n"
-        assert untimed_text(event(connection={})) == "store.recovery: took 3\n"
+        assert untimed_text(event()) == "store.opening.recovery: took 3\n"
+        assert untimed_text(event(connection={})) == "store.opening.recovery: took 3\n"
 
     def test_other_packages_are_named_without_modules(self) -> None:
         assert untimed_text({**event(), "log_namespace": "twisted.web.http"}).startswith("twisted:")
@@ -54,7 +56,7 @@ class TextTests(SynchronousTestCase):
 
     def test_a_message_of_several_lines_cannot_look_like_several_messages(self) -> None:
         line = untimed_text(event("from {name}", name="eve\nstore: \x1b[2Jok\r\nx\ttab"))
-        assert line == "store.recovery: from eve\n\tstore: \\u001b[2Jok\n\tx tab\n".replace(
+        assert line == "store.opening.recovery: from eve\n\tstore: \\u001b[2Jok\n\tx tab\n".replace(
             "x tab", "x   tab"
         )
 
@@ -64,7 +66,7 @@ class TextTests(SynchronousTestCase):
         except OSError:
             failed = event("it failed", log_failure=Failure(), level=LogLevel.critical)
         first, *rest = untimed_text(failed).splitlines()
-        assert first == "store.recovery: it failed"
+        assert first == "store.opening.recovery: it failed"
         assert rest[0].startswith("\tTraceback")
         assert "OSError: disk" in rest[-1]
 
@@ -86,7 +88,7 @@ class JsonTests(SynchronousTestCase):
         assert json.loads(line) == {
             "time": "1970-01-01T00:00:01.000Z",
             "level": "warn",
-            "namespace": "pubsub.store.recovery",
+            "namespace": "pubsub.store.opening.recovery",
             "message": "took 3",
             "count": 3,
             **CONNECTION,
@@ -133,7 +135,7 @@ class PriorityTests(SynchronousTestCase):
 
     def test_each_line_begins_with_it(self) -> None:
         render = with_priorities(untimed_text)
-        assert render(event("a\nb")) == "<4>store.recovery: a\n<4>\tb\n"
+        assert render(event("a\nb")) == "<4>store.opening.recovery: a\n<4>\tb\n"
         assert render(event("")) == ""
 
 

@@ -16,15 +16,17 @@ import pytest
 
 from pubsub.broker.routing.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import commit_state_machine, log_reader, log_writer, metadata
-from pubsub.store.block import decode_block
-from pubsub.store.commit_gate import MAX_UNWRITTEN
-from pubsub.store.log_directory import RESERVE, check_free
+from pubsub.store.commits import commit_state_machine, log_writer
+from pubsub.store.commits.commit_gate import MAX_UNWRITTEN
+from pubsub.store.commits.metadata_copy import MetadataCopy
 from pubsub.store.log_store import LogStore
-from pubsub.store.metadata import LogState, Metadata
-from pubsub.store.metadata_copy import MetadataCopy
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.metadata import metadata
+from pubsub.store.metadata.metadata import LogState, Metadata
+from pubsub.store.reading import log_reader
+from pubsub.store.records.block import decode_block
+from pubsub.store.segments.log_directory import RESERVE, check_free
 from pubsub.store.shared_store import SharedStore
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.fakes import Held, batch_of, mixed_batch, open_files
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised, sqlite_error

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
-from pubsub.store.catalog import Catalog
-from pubsub.store.log_reader import topics_in
-from pubsub.store.log_view import LogView
-from pubsub.store.segment import SegmentHead
+from pubsub.store.catalog.catalog import Catalog
+from pubsub.store.reading.log_reader import topics_in
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.segments.segment import SegmentHead
 from tests.histories import History, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised

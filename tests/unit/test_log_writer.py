@@ -19,13 +19,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pubsub.store import log_writer
-from pubsub.store.log_check import LogCheck
-from pubsub.store.log_directory import POSITION
-from pubsub.store.log_files import read_note
-from pubsub.store.record import End
-from pubsub.store.stored_runs import record_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.commits import log_writer
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.records.record import End
+from pubsub.store.records.stored_runs import record_of
+from pubsub.store.segments.log_directory import POSITION
+from pubsub.store.segments.log_files import read_note
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, open_files, scratch
 from tests.unit.logs import OTHER_BOOT, Log, LogCase, Stored, numbered

@@ -11,8 +11,8 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
 from pubsub.errors import HistoryUnavailable
-from pubsub.store import commit_state_machine
-from pubsub.store.log_writer import LogWriter
+from pubsub.store.commits import commit_state_machine
+from pubsub.store.commits.log_writer import LogWriter
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import batch_of
 from tests.unit.logs import RUN, StoreCase, keep_everything, numbered

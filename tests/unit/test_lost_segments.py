@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pubsub.store import log_writer
-from pubsub.store.catalog import Catalog
-from pubsub.store.log_reader import offset_at, read_page, topics_in
+from pubsub.store.catalog.catalog import Catalog
+from pubsub.store.commits import log_writer
+from pubsub.store.reading.log_reader import offset_at, read_page, topics_in
 from tests.unit.logs import LogCase, StoreCase, messages, numbered
 from tests.unit.raising import raised
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch, Headers, Page
 from pubsub.store.memory_store import MemoryStore
-from pubsub.store.stored_runs import RUN_BYTES
+from pubsub.store.records.stored_runs import RUN_BYTES
 from tests.unit.block_batches import plain_batches
 from tests.unit.fakes import batch_of, mixed_batch
 

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.routing.batch import Batch
 from pubsub.broker.routing.batch_rows import BatchRows
 from pubsub.broker.routing.encoders import RowEncoding
-from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding
-from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
+from pubsub.http_api.reading.follow_formats import EventEncoding, LinesEncoding
+from pubsub.http_api.websocket.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns
 
 NAMES: list[bytes | None] = [b'"a"', None, b'"c/\xc3\xa4"']

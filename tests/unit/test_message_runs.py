@@ -7,11 +7,11 @@ from dataclasses import replace
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch, message_id
-from pubsub.http_api.stream_formats import batches_of
+from pubsub.http_api.reading.stream_formats import batches_of
 from pubsub.store.memory_store import MemoryStore
-from pubsub.store.record import Operation, Put
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import RunRecord, payloads_of
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.record import Operation, Put
+from pubsub.store.records.stored_runs import RunRecord, payloads_of
 from tests.unit.commit_disk import Disk
 from tests.unit.fakes import batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, runs_of

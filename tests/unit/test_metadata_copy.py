@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from unittest import mock
 
-from pubsub.store import metadata_copy
+from pubsub.store.commits import metadata_copy
 from tests.unit.logs import Log, LogCase, numbered
 from tests.unit.streams import logged
 

@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import Any
 
 from pubsub.errors import StartError
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Epoch, Metadata
-from pubsub.store.recovery import recover
+from pubsub.store.metadata.metadata import Epoch, Metadata
+from pubsub.store.opening.recovery import recover
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.segments.log_directory import LogDirectory
 from tests.histories import history
 from tests.unit.command_case import CommandCase
 from tests.unit.raising import raised

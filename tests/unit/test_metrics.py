@@ -18,9 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.broker.figures.histogram import BOUNDS
 from pubsub.broker.figures.statistics import Statistics
-from pubsub.http_api.metric_families import FAMILIES
-from pubsub.http_api.metric_family import COUNTER, HISTOGRAM, OTHERS, Family, Reading, read
-from pubsub.http_api.metrics_exposition import names, render
+from pubsub.http_api.metrics.metric_families import FAMILIES
+from pubsub.http_api.metrics.metric_family import COUNTER, HISTOGRAM, OTHERS, Family, Reading, read
+from pubsub.http_api.metrics.metrics_exposition import names, render
 from tests.unit.streams import House
 from tests.unit.web import Answer, WebHouse
 

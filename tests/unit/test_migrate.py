@@ -16,15 +16,15 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.broker.routing.batch import Page
 from pubsub.errors import StartError
-from pubsub.store import sqlite_migration
-from pubsub.store.block import encode_block
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_store import LogStore
-from pubsub.store.log_view import LogView
-from pubsub.store.segment_builder import SegmentBuilder
-from pubsub.store.sqlite_history import JOURNALS, checksum
-from pubsub.store.sqlite_migration import migrate
-from pubsub.store.stored_runs import record_of
+from pubsub.store.migration import sqlite_migration
+from pubsub.store.migration.sqlite_history import JOURNALS, checksum
+from pubsub.store.migration.sqlite_migration import migrate
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.records.block import encode_block
+from pubsub.store.records.stored_runs import record_of
+from pubsub.store.upkeep.segment_builder import SegmentBuilder
 from tests.histories import RUN, START
 from tests.sqlite_histories import history
 from tests.unit.fakes import scratch

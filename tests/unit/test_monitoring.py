@@ -6,8 +6,8 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.metric_families import FAMILIES
-from pubsub.http_api.metric_family import HISTOGRAM
+from pubsub.http_api.metrics.metric_families import FAMILIES
+from pubsub.http_api.metrics.metric_family import HISTOGRAM
 from tests.unit.monitoring_files import DASHBOARD, MONITORING, ROOT
 
 ALERTS = (MONITORING / "alerts.yml").read_text()

@@ -13,7 +13,7 @@ from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.routing.batch import Batch
 from pubsub.protocols.nsd.codec import messages
 from pubsub.protocols.nsd.encoded_batches import EncodedBatches, encode_batch
-from pubsub.store.joined_runs import JoinedRuns
+from pubsub.store.reading.joined_runs import JoinedRuns
 from tests.unit.fakes import batch_of
 
 ODD = (b'"', b"\\", b"\\n", b'\\"', b"\n", b"\r", b"\0", b"\xff", b"\xc3", b"\xbc", "ü".encode())

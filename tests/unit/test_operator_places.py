@@ -7,10 +7,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listeners.limits import CONNECTION_BYTES
-from pubsub.http_api.live_response import RESPONSE_BYTES
-from pubsub.http_api.operator_places import _PLACES, PLACE_SECONDS
+from pubsub.http_api.operators.status_follower import _SPARED
+from pubsub.http_api.reading.live_response import RESPONSE_BYTES
+from pubsub.http_api.requests.operator_places import _PLACES, PLACE_SECONDS
 from pubsub.http_api.server import _SPARED_CONNECTIONS
-from pubsub.http_api.status_follower import _SPARED
 from tests.unit.web import WebClient, WebHouse
 
 # Those that an operator uses.

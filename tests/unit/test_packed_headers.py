@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.routing.batch import all_headers_nbytes, headers_nbytes, messages_nbytes
 from pubsub.broker.routing.packed_headers import PackedHeaders
 from pubsub.kernel import Columns
-from pubsub.store.block_columns import decode_headers, encode_headers
+from pubsub.store.records.block_columns import decode_headers, encode_headers
 
 HEADERS = st.lists(st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=3))
 

@@ -26,7 +26,7 @@ from pubsub.pipeline.planning import Task
 from pubsub.pipeline.schemas import MESSAGES_SCHEMA, arrow_schema
 from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 from pubsub.pipeline.task_reader import read_task
-from pubsub.store.arrow import SCHEMA
+from pubsub.store.reading.arrow import SCHEMA
 from tests.unit.fake_history import FakeHistory
 from tests.unit.fakes import scratch
 from tests.unit.http_case import TOKEN, HttpCase, Time

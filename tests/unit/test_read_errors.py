@@ -14,13 +14,15 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.commands.history import history
-from pubsub.store import log_backup, log_check, read_errors, segment
-from pubsub.store.log_check import LogCheck
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_reader import offset_at, read_page, read_parcel, topics_in
-from pubsub.store.log_view import LogView
-from pubsub.store.read_errors import PATIENCE, ReadErrors
-from pubsub.store.segment import index_name
+from pubsub.store.catalog import read_errors
+from pubsub.store.catalog.read_errors import PATIENCE, ReadErrors
+from pubsub.store.maintenance import log_backup, log_check
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.reading.log_reader import offset_at, read_page, read_parcel, topics_in
+from pubsub.store.reading.log_view import LogView
+from pubsub.store.segments import segment
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.segments.segment import index_name
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -352,7 +354,7 @@ class CommandTests(ReadErrorCase):
     """``pubsub history``"""
 
     def run_on(self, command: str) -> tuple[int, str]:
-        from pubsub.store import segment_scan
+        from pubsub.store.segments import segment_scan
 
         self.break_page()
         self.close()

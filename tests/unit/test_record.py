@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch
 from pubsub.errors import NewerVersion
-from pubsub.store.block import decode_block as runs_of_block
-from pubsub.store.record import (
+from pubsub.store.reading.run_log import RunLog
+from pubsub.store.records.block import decode_block as runs_of_block
+from pubsub.store.records.record import (
     CLOSED,
     COMPRESSED,
     HEAD_BYTES,
@@ -32,8 +33,7 @@ from pubsub.store.record import (
     operations_of,
     record_of_block,
 )
-from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import topics_of
+from pubsub.store.records.stored_runs import topics_of
 from tests.profiles import examples
 from tests.unit.fakes import batch_of
 from tests.unit.logs import any_batches, messages, runs_of

@@ -12,16 +12,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pubsub.errors import StartError
-from pubsub.store import log_writer, record, recovery
-from pubsub.store.log_check import LogCheck
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.metadata import Metadata
-from pubsub.store.metadata_copy import MetadataCopy
-from pubsub.store.record import HEAD_BYTES
-from pubsub.store.recovery import recover
-from pubsub.store.rewrite import Rewrite
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead, segment_name
-from pubsub.store.segment_index import DEFAULT_GRAIN
+from pubsub.store.commits import log_writer
+from pubsub.store.commits.metadata_copy import MetadataCopy
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.opening import recovery
+from pubsub.store.opening.recovery import recover
+from pubsub.store.records import record
+from pubsub.store.records.record import HEAD_BYTES
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.segments.segment import SEGMENT_HEAD_BYTES, SegmentHead, segment_name
+from pubsub.store.segments.segment_index import DEFAULT_GRAIN
+from pubsub.store.upkeep.rewrite import Rewrite
 from tests.histories import of_later_version, with_unknown_operation
 from tests.unit.fakes import batch_of, open_files, scratch
 from tests.unit.logs import BOOT, OTHER_BOOT, Log, LogCase, numbered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.expired_messages import grain_of
-from pubsub.store.retention_limits import RETENTION, RetentionLimits
-from pubsub.store.segment_index import ENTRY_BYTES, Grain
+from pubsub.store.segments.segment_index import ENTRY_BYTES, Grain
+from pubsub.store.upkeep.expired_messages import grain_of
+from pubsub.store.upkeep.retention_limits import RETENTION, RetentionLimits
 from tests.unit.raising import raised
 
 DAY = 86_400

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from pubsub.store import log_writer, rewrite
-from pubsub.store.expired_messages import ExpiredMessages, grain_of
-from pubsub.store.log_check import LogCheck
-from pubsub.store.upkeep import Upkeep
+from pubsub.store.commits import log_writer
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.upkeep import rewrite
+from pubsub.store.upkeep.expired_messages import ExpiredMessages, grain_of
+from pubsub.store.upkeep.upkeep import Upkeep
 from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
 
 

@@ -10,11 +10,11 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import rewrite, segment_builder
-from pubsub.store.log_check import LogCheck
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_reader import topics_in
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.maintenance.log_check import LogCheck
+from pubsub.store.reading.log_reader import topics_in
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.upkeep import rewrite, segment_builder
+from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.fakes import open_files, scratch
 from tests.unit.upkeep_log import Log
 

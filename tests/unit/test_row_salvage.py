@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.row_salvage import KeyedTable, salvage
+from pubsub.store.metadata.row_salvage import KeyedTable, salvage
 from tests.unit.fakes import scratch
 
 _PAGE = 4096

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Batch
-from pubsub.store import segment_scan
-from pubsub.store.block import decode_block
-from pubsub.store.record import HEAD_BYTES, LOST, SEALED, START, Found, Put, Record, decode_head
-from pubsub.store.segment import (
+from pubsub.store.records.block import decode_block
+from pubsub.store.records.record import (
+    HEAD_BYTES,
+    LOST,
+    SEALED,
+    START,
+    Found,
+    Put,
+    Record,
+    decode_head,
+)
+from pubsub.store.segments import segment_scan
+from pubsub.store.segments.segment import (
     SEGMENT_HEAD_BYTES,
     NotASegment,
     Segment,
@@ -22,9 +31,9 @@ from pubsub.store.segment import (
     index_name,
     segment_name,
 )
-from pubsub.store.segment_index import LOST as LOST_TOPIC
-from pubsub.store.segment_index import SegmentIndex
-from pubsub.store.segment_scan import is_sealed, scan, survey
+from pubsub.store.segments.segment_index import LOST as LOST_TOPIC
+from pubsub.store.segments.segment_index import SegmentIndex
+from pubsub.store.segments.segment_scan import is_sealed, scan, survey
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import messages

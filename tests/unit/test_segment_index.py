@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import segment_index
-from pubsub.store.segment_index import ENTRY_BYTES, LOST, SegmentIndex
-from pubsub.store.topic_counts import TopicCounts
+from pubsub.store.records.topic_counts import TopicCounts
+from pubsub.store.segments import segment_index
+from pubsub.store.segments.segment_index import ENTRY_BYTES, LOST, SegmentIndex
 from tests.profiles import examples
 
 SALT = b"saltsalt"

@@ -6,8 +6,8 @@ import errno
 import os
 from typing import Any
 
-from pubsub.store import log_writer
-from pubsub.store.log_directory import LogDirectory
+from pubsub.store.commits import log_writer
+from pubsub.store.segments.log_directory import LogDirectory
 from tests.unit.logs import LogCase, numbered
 from tests.unit.raising import raised
 from tests.unit.upkeep_log import Log

@@ -16,9 +16,9 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import BackplaneAway, HistoryUnavailable
-from pubsub.store import unsynced_commits
-from pubsub.store.stored_runs import topic_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.commits import unsynced_commits
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.records.stored_runs import topic_of
 from tests.unit.batch_brokers import QUERY, BatchCase
 from tests.unit.fakes import scratch
 from tests.unit.replicas import Node

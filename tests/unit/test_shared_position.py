@@ -21,9 +21,9 @@ from pubsub.backplane.shared_position import (
     UnknownPosition,
     decode,
 )
-from pubsub.store.block import encode_block
+from pubsub.store.records.block import encode_block
+from pubsub.store.records.stored_runs import record_of
 from pubsub.store.shared_store import SharedStore
-from pubsub.store.stored_runs import record_of
 from tests.profiles import examples
 from tests.unit.fakes import batch_of
 from tests.unit.replicas import Node, ReplicaCase

@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred
 
 from pubsub.backplane import position_index
 from pubsub.backplane.shared_position import SharedPosition, decode
-from pubsub.http_api import shared_ranges
+from pubsub.http_api.reading import shared_ranges
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.kernel import Columns
-from pubsub.store.parcel import Parcel
+from pubsub.store.records.parcel import Parcel
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import scratch
 from tests.unit.logs import keep_everything

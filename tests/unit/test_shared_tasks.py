@@ -22,7 +22,7 @@ from pubsub.pipeline.history import (
 from pubsub.pipeline.http_history import ErrorReply
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.shared_tasks import SharedTask, read_shared_task, without
-from pubsub.store.arrow import SCHEMA
+from pubsub.store.reading.arrow import SCHEMA
 from tests.unit.raising import raised
 
 FIRST, SECOND = "00000000-0000-8000", "11111111-1111-8111"

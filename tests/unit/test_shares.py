@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http_headers import Headers
 
-from pubsub.http_api.client_share import client_of
-from pubsub.http_api.shares import Shares
+from pubsub.http_api.requests.client_share import client_of
+from pubsub.http_api.requests.shares import Shares
 from pubsub.wire.peer_address import network_of
 from tests.unit.web import WebHouse
 

@@ -8,9 +8,9 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
-from pubsub.store.log_directory import METADATA, LogDirectory
-from pubsub.store.metadata import Metadata
-from pubsub.store.recovery import recover
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.opening.recovery import recover
+from pubsub.store.segments.log_directory import METADATA, LogDirectory
 from tests.unit.fakes import scratch
 
 

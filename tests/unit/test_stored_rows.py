@@ -7,7 +7,7 @@ import json
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.stored_rows import read_row
-from pubsub.http_api.committed_batches import Commit
+from pubsub.http_api.exactly_once.committed_batches import Commit
 from pubsub.protocols.spot.topic_copies import TopicCopy
 
 

@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.settings import read_all
-from pubsub.store import uncached_writes
 from pubsub.store.log_options import options_of
-from pubsub.store.uncached_writes import LARGE, RecordWriter, first_of, has_uncached_writes
+from pubsub.store.segments import uncached_writes
+from pubsub.store.segments.uncached_writes import LARGE, RecordWriter, first_of, has_uncached_writes
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.unsynced_commits import UnsyncedCommits
+from pubsub.store.commits.unsynced_commits import UnsyncedCommits
 
 
 class UnsyncedCommitsTests(SynchronousTestCase):

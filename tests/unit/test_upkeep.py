@@ -13,19 +13,20 @@ from uuid import uuid4
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import recovery, rewrite, segment_builder
-from pubsub.store.block import Block, encode_block
-from pubsub.store.catalog import Catalog
-from pubsub.store.log_backup import copy_log
-from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
-from pubsub.store.log_reader import read_page, topics_in
-from pubsub.store.metadata import Metadata
-from pubsub.store.record import Put
-from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
-from pubsub.store.segment import Segment
-from pubsub.store.segment_builder import SegmentBuilder
-from pubsub.store.stored_runs import record_of
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.catalog.catalog import Catalog
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.maintenance.log_backup import copy_log
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.opening import recovery
+from pubsub.store.reading.log_reader import read_page, topics_in
+from pubsub.store.records.block import Block, encode_block
+from pubsub.store.records.record import Put
+from pubsub.store.records.stored_runs import record_of
+from pubsub.store.segments.log_directory import METADATA, RESERVE, LogDirectory
+from pubsub.store.segments.segment import Segment
+from pubsub.store.upkeep import rewrite, segment_builder
+from pubsub.store.upkeep.retention_limits import MICROSECONDS, RetentionLimits
+from pubsub.store.upkeep.segment_builder import SegmentBuilder
 from tests.unit.fakes import batch_of, copy_still, open_files, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged

@@ -10,11 +10,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import rewrite, segment
-from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
-from pubsub.store.metadata import Metadata
-from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
-from pubsub.store.segment import Segment
+from pubsub.store.metadata.metadata import Metadata
+from pubsub.store.segments import segment
+from pubsub.store.segments.log_directory import METADATA, RESERVE, LogDirectory
+from pubsub.store.segments.segment import Segment
+from pubsub.store.upkeep import rewrite
+from pubsub.store.upkeep.retention_limits import MICROSECONDS, RetentionLimits
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged

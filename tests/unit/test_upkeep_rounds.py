@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.trial.unittest import TestCase
 
-from pubsub.store import upkeep
-from pubsub.store.upkeep import Rounds, Upkeep
+from pubsub.store.upkeep import upkeep
+from pubsub.store.upkeep.upkeep import Rounds, Upkeep
 from tests.unit.streams import logged
 
 REACTOR: Any = reactor

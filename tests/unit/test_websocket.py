@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.access_rules.access_table import AccessTable
 from pubsub.broker.credentials.master_secrets import DenyList, SecretRing
 from pubsub.broker.topic_space.durability import Durability
-from pubsub.http_api.websocket_frames import SUBPROTOCOL
+from pubsub.http_api.websocket.websocket_frames import SUBPROTOCOL
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.access_rules import rule
 from tests.unit.slow_store import Slow

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.clients.frame_turns import FRAMES
 from pubsub.broker.memory_budget import INPUT
-from pubsub.http_api.flow_control import WAIT_SECONDS
-from pubsub.http_api.message_body import MAX_JOINED
+from pubsub.http_api.publishing.message_body import MAX_JOINED
+from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from tests.unit.fakes import Held
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected, mixed, request_of

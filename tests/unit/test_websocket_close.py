@@ -7,7 +7,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.clients.frame_turns import FRAMES
-from pubsub.http_api.flow_control import WAIT_SECONDS
+from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from tests.unit.fakes import Held
 from tests.unit.slow_store import Slow
 from tests.unit.web import WebHouse

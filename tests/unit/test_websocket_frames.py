@@ -7,8 +7,8 @@ import json
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.api_error import ApiError
-from pubsub.http_api.websocket_frames import frame, id_of, request_of
+from pubsub.http_api.requests.api_error import ApiError
+from pubsub.http_api.websocket.websocket_frames import frame, id_of, request_of
 
 
 class LengthTests(SynchronousTestCase):

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.http_api.live_response import HEARTBEAT_SECONDS
+from pubsub.http_api.reading.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.fakes import Held

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.publishing.publisher_gates import Gate
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import HistoryUnavailable
-from pubsub.http_api.flow_control import WAIT_SECONDS
-from pubsub.http_api.message_body import MAX_JOINED
+from pubsub.http_api.publishing.message_body import MAX_JOINED
+from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from tests.unit.fakes import Held
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import connected, mixed, request_of

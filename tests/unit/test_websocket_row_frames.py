@@ -17,8 +17,8 @@ from websockets.streams import StreamReader
 
 from pubsub.broker.routing.batch import Batch, message_id
 from pubsub.client.http_batches import messages_of_batch
-from pubsub.http_api.websocket_frames import BatchEncoding
-from pubsub.store.joined_runs import JoinedRow, JoinedRuns
+from pubsub.http_api.websocket.websocket_frames import BatchEncoding
+from pubsub.store.reading.joined_runs import JoinedRow, JoinedRuns
 from pubsub.wire.client_events import MixedMessages
 from tests.profiles import examples
 

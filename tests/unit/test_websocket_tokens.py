@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.credentials.master_secrets import SecretRing
-from pubsub.http_api.flow_control import WAIT_SECONDS
+from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, recheck_all
 from tests.unit.slow_store import Slow

@@ -7,17 +7,17 @@ from pathlib import Path
 from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
-from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.expired_messages import ExpiredMessages, grain_of
-from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_reader import read_page
-from pubsub.store.log_writer import LogWriter
-from pubsub.store.record import Begin, End
-from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
-from pubsub.store.stored_runs import record_of
-from pubsub.store.upkeep import Upkeep
-from pubsub.store.write_group import WriteGroup
+from pubsub.store.catalog.catalog import Horizon, set_horizons
+from pubsub.store.commits.log_writer import LogWriter
+from pubsub.store.commits.write_group import WriteGroup
+from pubsub.store.opening.recovery import boot_id, recover
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.records.record import Begin, End
+from pubsub.store.records.stored_runs import record_of
+from pubsub.store.segments.log_directory import LogDirectory
+from pubsub.store.upkeep.expired_messages import ExpiredMessages, grain_of
+from pubsub.store.upkeep.retention_limits import MICROSECONDS, RetentionLimits
+from pubsub.store.upkeep.upkeep import Upkeep
 
 NOW = 1_700_000_000 * MICROSECONDS
 

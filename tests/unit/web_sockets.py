@@ -12,7 +12,7 @@ from websockets.http11 import Response
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
-from pubsub.http_api.websocket_frames import SUBPROTOCOL
+from pubsub.http_api.websocket.websocket_frames import SUBPROTOCOL
 from tests.unit.web import WebHouse
 
 URL = "ws://localhost/v1/ws"

@@ -29,13 +29,13 @@ def run_record(
     headers: Sequence[Any] | None,
     run: int,
 ) -> tuple[Any, ...]:
-    """Return a run at rest (see ``pubsub.store.stored_runs``) of the messages of ``columns``.
+    """Return the messages of ``columns`` as a run at rest.
 
-    The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes,
-    without that of several senders. Messages of several senders, which have no headers, have a
-    tuple as their sender: the number of consecutive messages of each to one topic (u32 in this
-    machine's byte order), and the senders. Raises ValueError if these differ in number from the
-    messages.
+    ``pubsub.store.records.stored_runs`` has its fields. The other arguments are those of their
+    batch; ``beside`` is the overhead of the run in bytes, without that of several senders. Messages
+    of several senders, which have no headers, have a tuple as their sender: the number of
+    consecutive messages of each to one topic (u32 in this machine's byte order), and the senders.
+    Raises ValueError if these differ in number from the messages.
     """
     count, size = columns.count, columns.largest
     if not isinstance(sender, bytes):

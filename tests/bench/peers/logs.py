@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pubsub.store.log_reader import read_page
-from pubsub.store.log_view import LogView
+from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.log_view import LogView
 from tests.bench import BenchError
 from tests.bench.acks import Sized
 from tests.bench.broker import Broker, twistd_broker

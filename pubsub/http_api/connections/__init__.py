@@ -1,0 +1,1 @@
+"""HTTP connections as clients of the broker."""

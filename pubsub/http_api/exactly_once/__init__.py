@@ -1,0 +1,1 @@
+"""Batches that are staged in parts and committed once."""

@@ -1,0 +1,1 @@
+"""The endpoints of the state of the broker: status, topics, sessions, draining."""

@@ -1,0 +1,1 @@
+"""The positions of readers, and the leases of their names."""

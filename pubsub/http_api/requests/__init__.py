@@ -1,0 +1,1 @@
+"""A request from its target to its answer: parameters, body, access, errors, limits."""

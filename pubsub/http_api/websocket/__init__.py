@@ -1,0 +1,1 @@
+"""WebSockets and their subprotocol."""

@@ -1,0 +1,1 @@
+"""From messages to be stored to records on disk: groups, writes, syncs, acknowledgments."""

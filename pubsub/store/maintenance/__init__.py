@@ -1,0 +1,1 @@
+"""The commands for a log: check, repair, backup, dump."""

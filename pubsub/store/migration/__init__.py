@@ -1,0 +1,1 @@
+"""Migration of a history of version 0.1, a file of SQLite."""

@@ -1,0 +1,1 @@
+"""Opening a log: its end, segments that were not completed, and its epoch."""

@@ -1,0 +1,1 @@
+"""From stored messages to their readers: the newest in memory, segments, Arrow."""

@@ -1,0 +1,312 @@
+"""Small runs that follow one another, read as one batch with rows (see ``batch_rows.py``).
+
+Of a run of several topics, such as a read of one publisher, a reader of some of them gets a row for
+the messages of one topic that follow one another.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, chain, groupby, repeat
+from typing import NamedTuple
+
+from pubsub.broker.routing.batch import Batch, rows_with
+from pubsub.broker.routing.batch_rows import BatchRows
+from pubsub.kernel import Columns
+from pubsub.store.records.block import Block, BlockRuns, runs_of
+from pubsub.store.records.stored_runs import RunRecord, StoredRun
+
+SMALL = 32
+"""Messages of the largest run that is joined with others: a larger one is worth a batch."""
+# Rows of a batch, and bytes of its payloads unless it has one row, at most: the page is cut between
+# batches.
+_ROWS, _BYTES = 512, 64 * 1024
+ROW_BYTES = 128
+"""Bytes of a page that a row takes beside its payloads: the work for it, not its memory."""
+JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
+"""A run: number of messages, topic, first offset, sequence, timestamp, sender, size of each message
+or the lengths, and the payloads, joined."""
+
+
+class MixedRows(NamedTuple):
+    """Messages of one run of several topics, as rows; ``begins`` are their places in the run."""
+
+    batch: Batch
+    counts: list[int]
+    indexes: list[int]
+    begins: list[int]
+    sizes: array[int]
+    data: bytes
+
+    def part(self, start: int, stop: int) -> MixedRows:
+        """Return the rows from ``start`` to before ``stop``."""
+        low = sum(self.counts[:start])
+        high = low + sum(self.counts[start:stop])
+        at = sum(self.sizes[:low])
+        sizes = self.sizes[low:high]
+        return MixedRows(
+            self.batch, self.counts[start:stop], self.indexes[start:stop],
+            self.begins[start:stop], sizes, self.data[at : at + sum(sizes)],
+        )  # fmt: skip
+
+    def row_sizes(self) -> Iterable[int | array[int]]:
+        """Return the size of the message of each row, or its sizes if one has several."""
+        if len(self.sizes) == len(self.counts):
+            return self.sizes
+        ends = accumulate(self.counts)
+        return [self.sizes[end - count : end] for end, count in zip(ends, self.counts, strict=True)]
+
+    def within(self, first: Mapping[int, int], start: int, stop: int) -> MixedRows:
+        """Return the messages with offsets from ``start`` to before ``stop``.
+
+        Rows that begin before the offset that ``first`` has for their index are left out.
+        """
+        offset = self.batch.offset
+        if start <= offset and stop >= self.batch.stop and max(first.values(), default=0) <= offset:
+            return self
+        found = MixedRows(self.batch, [], [], [], array("I"), b"")
+        parts = []
+        at = place = 0
+        for count, index, begin in zip(self.counts, self.indexes, self.begins, strict=True):
+            low = min(max(start - offset - begin, 0), count)
+            high = max(min(stop - offset - begin, count), low)
+            before = at + sum(self.sizes[place : place + low])
+            sizes = self.sizes[place + low : place + high]
+            if sizes and offset + begin >= first[index]:
+                found.counts.append(high - low)
+                found.indexes.append(index)
+                found.begins.append(begin + low)
+                found.sizes.extend(sizes)
+                parts.append(self.data[before : before + sum(sizes)])
+            at += sum(self.sizes[place : place + count])
+            place += count
+        return found._replace(data=b"".join(parts))
+
+
+class JoinedRuns:
+    """Joins small runs that follow one another, of one protocol and one run of the broker.
+
+    The batches are added to ``found``.
+    """
+
+    def __init__(self, found: list[Batch]) -> None:
+        self._found = found
+        self._rows: list[JoinedRow] = []
+        self._nbytes = 0
+        self._key = "", 0
+
+    def add(self, row: JoinedRow, protocol: str, run: int) -> None:
+        """Add a run of ``protocol`` and of this run of the broker."""
+        nbytes = self._nbytes + len(row[-1])
+        if self._key != (protocol, run) or len(self._rows) >= _ROWS or nbytes > _BYTES:
+            self.finish()
+            self._key, nbytes = (protocol, run), len(row[-1])
+        self._nbytes = nbytes
+        self._rows.append(row)
+
+    def add_mixed(self, rows: MixedRows, run: int) -> None:
+        """Add messages of a run of several topics of this run of the broker."""
+        batch, number = rows.batch, len(rows.counts)
+        if not number:
+            return
+        if number > 1 and (number > _ROWS or len(rows.data) > _BYTES):
+            self.add_mixed(rows.part(0, number // 2), run)
+            self.add_mixed(rows.part(number // 2, number), run)
+            return
+        key, nbytes = (batch.protocol, run), self._nbytes + len(rows.data)
+        if self._key != key or len(self._rows) + number > _ROWS or nbytes > _BYTES:
+            self.finish()
+            self._key, nbytes = key, len(rows.data)
+        self._nbytes = nbytes
+        offset, sequence, topics = batch.offset, batch.sequence, batch.topics
+        self._rows += zip(
+            rows.counts,
+            [topics[index] for index in rows.indexes],
+            [offset + begin for begin in rows.begins],
+            [sequence + begin for begin in rows.begins],
+            repeat(batch.timestamp),
+            repeat(batch.sender),
+            rows.row_sizes(),
+            # All payloads are those of the first row, as the batch has them in one piece.
+            chain([rows.data], repeat(b"")),
+            strict=False,
+        )
+
+    def take(self) -> Sequence[Batch]:
+        """Return the batches that are made, and remove them."""
+        if not self._found:
+            return ()
+        found = self._found[:]
+        self._found.clear()
+        return found
+
+    def finish(self) -> None:
+        """Make the batch of the runs so far, if there are any."""
+        if not self._rows:
+            return
+        counts, names, offsets, sequences, timestamps, senders, sizes, data = zip(
+            *self._rows, strict=True
+        )
+        self._rows, self._nbytes = [], 0
+        places: dict[str, int] = {}
+        indexes = tuple([places.setdefault(name, len(places)) for name in names])
+        if max(counts) == 1:
+            words = array("I", indexes)
+            lengths = array("I", [one if isinstance(one, int) else one[0] for one in sizes])
+        else:
+            words = array("I", chain.from_iterable(map(repeat, indexes, counts)))
+            lengths = array("I", chain.from_iterable(map(_lengths, sizes, counts)))
+        columns = Columns.unpack(b"".join(data), lengths.tobytes(), words.tobytes())
+        protocol, run = self._key
+        rows = BatchRows(counts, indexes, offsets, sequences, timestamps, senders)
+        batch = Batch(
+            tuple(places), columns, timestamps[0], sequences[0], senders[0], protocol, None,
+            offsets[0], run, rows=rows if len(counts) > 1 else None,
+        )  # fmt: skip
+        self._found.append(batch)
+
+
+def _lengths(size: int | array[int], count: int) -> Iterator[int]:
+    return repeat(size, count) if isinstance(size, int) else iter(size)
+
+
+def joined_cost(batch: Batch) -> int:
+    """Return how many bytes of a page ``batch`` takes."""
+    rows = 1 if batch.rows is None else len(batch.rows.counts)
+    return batch.nbytes + rows * ROW_BYTES
+
+
+def decode_joined(
+    block: Block,
+    topics: frozenset[str] | None,
+    first_of: Callable[[str], int],
+    start: int,
+    stop: int,
+) -> Iterator[Batch | StoredRun]:
+    """Yield the runs of a block as ``decode_block``, those that are small as batches with rows.
+
+    So are those of several topics of which some are not wanted. These batches have the messages
+    from ``start`` to before ``stop``, without runs of one topic that begin before the offset that
+    ``first_of`` returns for it. Other runs are left out only if they have no message in that range.
+    """
+    runs, joined = BlockRuns(block, topics), JoinedRuns([])
+    wanted, text, names, payloads = runs.wanted, runs.text, runs.names, block.payloads
+    first_shown = cache(lambda topic: first_of(text(topic)))
+    for run in runs_of(block, start):
+        (
+            first, count, has_headers, listed, picks, sender, protocol, size, lengths, begin, end,
+            timestamp, sequence,
+        ) = run  # fmt: skip
+        if first >= stop:
+            break
+        if first + count <= start:
+            continue
+        if picks and not (has_headers or wanted is None or wanted.issuperset(listed)):
+            among = {i: first_shown(topic) for i, topic in enumerate(listed) if topic in wanted}
+            if among:
+                mixed = rows_among(runs.whole(run).batch(), among)
+                joined.add_mixed(mixed.within(among, start, stop), block.run)
+                yield from joined.take()
+            continue
+        if count > SMALL or first < start or first + count > stop or has_headers or picks:
+            joined.finish()
+            yield from joined.take()
+            yield from runs.of(run)
+            continue
+        (topic,) = listed
+        if (wanted is None or topic in wanted) and first >= first_shown(topic):
+            row = (
+                count, text(topic), first, sequence, timestamp, names[sender],
+                size if lengths is None else lengths, bytes(payloads[begin:end]),
+            )  # fmt: skip
+            joined.add(row, text(protocol), block.run)
+            # At once: those that the page has no room for are not decoded.
+            yield from joined.take()
+    joined.finish()
+    yield from joined.take()
+
+
+def rows_among(batch: Batch, wanted: Container[int]) -> MixedRows:
+    """Return the messages of the indexes ``wanted``, as rows of one topic.
+
+    The batch is one of several topics, with one sender and no headers.
+    """
+    columns = batch.columns
+    indexes = range(len(batch.topics))
+    # A call for each message would cost more than the messages that are wanted, which may be few.
+    kept = columns.remap([index if index in wanted else -1 for index in indexes])
+    data, sizes, words = kept.pack()
+    numbers = memoryview(words).cast("I")
+    spans = list(rows_with(columns, [index in wanted for index in indexes]))
+    if len(spans) == len(numbers):
+        rows = [1] * len(spans), numbers.tolist(), [begin for begin, _ in spans]
+    else:
+        rows = _rows_within(spans, numbers)
+    return MixedRows(batch, *rows, array("I", sizes), data)
+
+
+def _rows_within(
+    spans: Iterable[tuple[int, int]], numbers: memoryview[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the lengths of rows of one index, their indexes, and where they begin.
+
+    ``spans`` are where messages follow one another, and ``numbers`` the indexes of them all.
+    """
+    counts: list[int] = []
+    indexes: list[int] = []
+    begins: list[int] = []
+    at = 0
+    for begin, end in spans:
+        stop = at + end - begin
+        for index, row in groupby(numbers[at:stop]):
+            counts.append(len(list(row)))
+            indexes.append(index)
+            begins.append(begin)
+            begin += counts[-1]
+        at = stop
+    return counts, indexes, begins
+
+
+def batches_among(batch: Batch, first: Mapping[int, int]) -> list[Batch]:
+    """Return the messages of the indexes in ``first``, as batches with rows.
+
+    Rows that begin before the offset that ``first`` has for their index are left out.
+    """
+    found: list[Batch] = []
+    joined = JoinedRuns(found)
+    joined.add_mixed(rows_among(batch, first).within(first, batch.offset, batch.stop), batch.run)
+    joined.finish()
+    return found
+
+
+def rows_of(record: RunRecord) -> list[JoinedRow]:
+    """Return the messages of a record as runs that can be joined; none if they cannot."""
+    (
+        _, first, timestamp, _, topic, count, data,
+        size, lengths, sequence, sender, _, headers, mix, _,
+    ) = record  # fmt: skip
+    if headers is not None:
+        return []
+    sizes = size if lengths is None else array("I", lengths)
+    if isinstance(sender, bytes):
+        if mix is not None or count > SMALL:
+            return []
+        return [(count, topic, first, sequence, timestamp, sender, sizes, data)]
+    counts = memoryview(sender[0]).cast("I")
+    indexes = None if mix is None else memoryview(mix[1]).cast("I")
+    rows: list[JoinedRow] = []
+    at = place = 0
+    for number, name in zip(counts, sender[1], strict=True):
+        if mix is not None and indexes is not None:
+            topic = mix[0][indexes[place]]
+        own = sizes if isinstance(sizes, int) else sizes[place : place + number]
+        nbytes = own * number if isinstance(own, int) else sum(own)
+        rows.append(
+            (number, topic, first + place, sequence + place, timestamp, name, own,
+             data[at : at + nbytes])
+        )  # fmt: skip
+        at += nbytes
+        place += number
+    return rows

@@ -1,0 +1,1 @@
+"""Expiry, rewriting of segments, the check after a crash, and disk space."""
