@@ -17,15 +17,21 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pubsub.backplane.envelopes import Arrived, Incoming, Outgoing
-from pubsub.backplane.record import MalformedRecord, TopicRecord, decode, encode_batch, joined
+from pubsub.backplane.messages.envelopes import Arrived, Incoming, Outgoing
+from pubsub.backplane.messages.record import (
+    MalformedRecord,
+    TopicRecord,
+    decode,
+    encode_batch,
+    joined,
+)
 from pubsub.broker.access_rules.access import RESERVED
 from pubsub.broker.publishing.publisher_gates import Gates
 from pubsub.errors import Refused
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.backplane.shared_history import SharedHistory
+    from pubsub.backplane.history.shared_history import SharedHistory
     from pubsub.broker.routing.batch import Batch, Headers
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topic_space.topics import Topic

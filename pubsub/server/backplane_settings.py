@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.threads import deferToThreadPool
 
 from pubsub.backplane.backplane_services import BackplaneServices
-from pubsub.backplane.engine_url import ENGINE, engine_options
+from pubsub.backplane.batches.shared_batches import SharedBatches
+from pubsub.backplane.engine.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.leases import LEAST, MOST, Leases
-from pubsub.backplane.replica_sender import WINDOW
-from pubsub.backplane.replica_stream import FETCHED
-from pubsub.backplane.secret_comparison import SecretComparison
-from pubsub.backplane.shared_batches import SharedBatches
-from pubsub.backplane.shared_history import SharedHistory
-from pubsub.backplane.shared_identities import SharedIdentities
-from pubsub.backplane.shared_readers import SharedReaders
-from pubsub.backplane.shared_sessions import SharedSessions
-from pubsub.backplane.shared_topics import SharedTopics
-from pubsub.backplane.spool import SharedLimits
+from pubsub.backplane.history.replica_sender import WINDOW
+from pubsub.backplane.history.replica_stream import FETCHED
+from pubsub.backplane.history.shared_history import SharedHistory
+from pubsub.backplane.history.spool import SharedLimits
+from pubsub.backplane.identities.shared_identities import SharedIdentities
+from pubsub.backplane.readers.shared_readers import SharedReaders
+from pubsub.backplane.sessions.shared_sessions import SharedSessions
+from pubsub.backplane.state.secret_comparison import SecretComparison
+from pubsub.backplane.topics.leases import LEAST, MOST, Leases
+from pubsub.backplane.topics.shared_topics import SharedTopics
 from pubsub.errors import ConfigurationError
 from pubsub.server.clocks import elapsed
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
@@ -29,9 +29,9 @@ from pubsub.store.shared_store import SharedStore
 from pubsub.store.upkeep.retention_limits import parse_age
 
 if TYPE_CHECKING:
-    from pubsub.backplane.awaited_keys import AwaitedKeys
-    from pubsub.backplane.shared_positions import SharedPositions
-    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.backplane.history.awaited_keys import AwaitedKeys
+    from pubsub.backplane.positions.shared_positions import SharedPositions
+    from pubsub.backplane.state.shared_state import ISharedState
     from pubsub.broker.service import BrokerService
 
 OWN, SHARED = "own", "shared"
@@ -157,7 +157,7 @@ def add_backplane(
         options = engine_options(settings)
         if options is None:
             return
-        from pubsub.backplane.nats_backplane import NatsBackplane
+        from pubsub.backplane.engine.nats_backplane import NatsBackplane
     except ImportError as error:
         raise ConfigurationError(
             f"backplane: {error}; install it with pip install 'pubsub-broker[nats]'"
@@ -169,7 +169,7 @@ def add_backplane(
         fanout = Fanout(broker, backplane)
         fanout.set_aside(2 * options.max_bytes)
     else:
-        from pubsub.backplane.nats_history import StreamOptions
+        from pubsub.backplane.engine.nats_history import StreamOptions
 
         stream_options = StreamOptions(
             settings["backplane-replicas"],

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.memory_engine.memory import MemoryBackplane, MemoryEngine
 from tests.contract.drivers import DRIVERS, TOPIC, Driver
 from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire

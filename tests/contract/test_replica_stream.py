@@ -12,11 +12,11 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from pubsub.backplane.engine_url import ENGINE, EngineOptions
-from pubsub.backplane.memory_stream import MemoryLog, MemoryStream
-from pubsub.backplane.nats_backplane import NatsBackplane
-from pubsub.backplane.nats_history import StreamOptions
-from pubsub.backplane.replica_stream import ReplicaStream, StreamAway, StreamMessage
+from pubsub.backplane.engine.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.engine.nats_backplane import NatsBackplane
+from pubsub.backplane.engine.nats_history import StreamOptions
+from pubsub.backplane.history.replica_stream import ReplicaStream, StreamAway, StreamMessage
+from pubsub.backplane.memory_engine.memory_stream import MemoryLog, MemoryStream
 from tests.integration.nats_server import NatsServer
 
 ORIGINS = ("a" * 16, "b" * 16)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import returning_batches, settled_batches, shared_entries
+from pubsub.backplane.batches import returning_batches, settled_batches
+from pubsub.backplane.topics import shared_entries
 from pubsub.broker.clients.identity_sharing import MAX_CHANNELS
 from pubsub.broker.credentials import passwords
 from pubsub.broker.credentials.queue_key_limit import MAX_KEY

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pubsub.backplane.engine_url import ENGINE, EngineOptions
-from pubsub.backplane.envelopes import Incoming, Outgoing
-from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
-from pubsub.backplane.nats_backplane import NatsBackplane
+from pubsub.backplane.engine.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.engine.nats_backplane import NatsBackplane
+from pubsub.backplane.memory_engine.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.messages.envelopes import Incoming, Outgoing
 from pubsub.interfaces import IBackplane
 from tests.integration.engine_loop import Loop
 from tests.integration.nats_server import NatsServer, nats_server

@@ -13,9 +13,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.engine.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.engine.nats_backplane import NatsBackplane
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.nats_backplane import NatsBackplane
 from tests.contract.drivers import DRIVERS, TOPIC, Driver
 from tests.contract.drivers.fast import Fast
 from tests.integration.engine_loop import Loop

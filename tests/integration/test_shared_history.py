@@ -14,7 +14,7 @@ from typing import Any
 
 import jwt
 
-from pubsub.backplane.shared_position import SharedPosition, decode
+from pubsub.backplane.positions.shared_position import SharedPosition, decode
 from tests.integration.broker import HOST, Start, listen, run
 from tests.integration.clients import message
 from tests.integration.nats_cluster import nats_cluster

@@ -14,12 +14,12 @@ from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig
 from twisted.internet.defer import Deferred
 
-from pubsub.backplane.engine_url import ENGINE, EngineOptions
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.nats_backplane import NatsBackplane
-from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.shared_state import ISharedState, StateEntry
-from pubsub.backplane.state_bucket import BUCKET, StateBucket
+from pubsub.backplane.engine.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.engine.nats_backplane import NatsBackplane
+from pubsub.backplane.engine.state_bucket import BUCKET, StateBucket
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.state.outdated import Outdated
+from pubsub.backplane.state.shared_state import ISharedState, StateEntry
 from pubsub.errors import BackplaneAway, StartError
 from tests.integration.engine_loop import Loop
 from tests.integration.nats_cluster import NatsCluster, nats_cluster

@@ -9,9 +9,9 @@ from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 
-from pubsub.backplane import shared_batches
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.shared_batches import SharedBatches
+from pubsub.backplane.batches import shared_batches
+from pubsub.backplane.batches.shared_batches import SharedBatches
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
 from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.web import Answer, WebClient, admin_settings, stream_of

@@ -12,10 +12,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from pubsub.backplane import shared_history
-from pubsub.backplane.memory_stream import MemoryLog, MemoryStream
-from pubsub.backplane.shared_history import SharedHistory
-from pubsub.backplane.spool import SharedLimits
+from pubsub.backplane.history import shared_history
+from pubsub.backplane.history.shared_history import SharedHistory
+from pubsub.backplane.history.spool import SharedLimits
+from pubsub.backplane.memory_engine.memory_stream import MemoryLog, MemoryStream
 from pubsub.broker.routing.batch import Batch, message_number
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns

@@ -11,8 +11,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.shared_sessions import SharedSessions
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.sessions.shared_sessions import SharedSessions
 from tests.unit import cafe_wire
 from tests.unit.fakes import scratch
 from tests.unit.replicas import LIMITS, Node, ReplicaCase, at_tick_end

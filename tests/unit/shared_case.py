@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.leases import Leases
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.shared_topics import SharedTopics
-from pubsub.backplane.topic_entry import TopicEntry, decode, key_of
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.topics.leases import Leases
+from pubsub.backplane.topics.shared_topics import SharedTopics
+from pubsub.backplane.topics.topic_entry import TopicEntry, decode, key_of
 from pubsub.store.memory_store import MemoryStore
 from tests.contract.drivers.spot import Spot
 from tests.unit.fast_wire import (

@@ -8,10 +8,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.awaited_keys import AwaitedKeys
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.replica_stream import StreamAway
-from pubsub.backplane.topic_entry import DELETED, TopicEntry, encode, key_of
+from pubsub.backplane.history.awaited_keys import AwaitedKeys
+from pubsub.backplane.history.replica_stream import StreamAway
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.topics.topic_entry import DELETED, TopicEntry, encode, key_of
 from tests.unit.replicas import ReplicaCase
 from tests.unit.shared_numbers import numbers
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.envelopes import Outgoing
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
-from pubsub.backplane.record import encode_batch
+from pubsub.backplane.memory_engine.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.messages.envelopes import Outgoing
+from pubsub.backplane.messages.record import encode_batch
 from pubsub.broker.routing.batch import Batch
 from pubsub.broker.topic_space.durability import DURABILITY, DurabilityRules
 from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.envelopes import ENVELOPE, Incoming, Outgoing, messages_of
-from pubsub.backplane.nats_work import Outbound, together
-from pubsub.backplane.record import MalformedRecord, decode, encode_batch, joined
+from pubsub.backplane.engine.nats_work import Outbound, together
+from pubsub.backplane.messages.envelopes import ENVELOPE, Incoming, Outgoing, messages_of
+from pubsub.backplane.messages.record import MalformedRecord, decode, encode_batch, joined
 from pubsub.broker.routing.batch import Batch, Headers
 from pubsub.kernel import Columns
 

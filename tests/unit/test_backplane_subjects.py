@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.coverage import Coverage
-from pubsub.backplane.subjects import (
+from pubsub.backplane.messages.coverage import Coverage
+from pubsub.backplane.messages.subjects import (
     ROOT,
     name_of,
     subject_of,

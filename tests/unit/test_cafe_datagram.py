@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.memory_engine.memory import MemoryBackplane, MemoryEngine
 from pubsub.protocols.cafe.open_ports import OpenPorts, open_ports, read_in_thread
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined

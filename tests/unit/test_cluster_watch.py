@@ -10,9 +10,9 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import cluster_watch
-from pubsub.backplane.jetstream import NoLeader
-from pubsub.backplane.nats_work import Unusable
+from pubsub.backplane.engine import cluster_watch
+from pubsub.backplane.engine.jetstream import NoLeader
+from pubsub.backplane.engine.nats_work import Unusable
 
 LEADER, NONE, LATE, LOST = None, NoLeader("away"), TimeoutError(), Unusable("closed")
 

@@ -9,8 +9,8 @@ from typing import Any
 import trustme
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine_credentials import login
-from pubsub.backplane.engine_url import ENGINE, EngineOptions, engine_options
+from pubsub.backplane.engine.engine_credentials import login
+from pubsub.backplane.engine.engine_url import ENGINE, EngineOptions, engine_options
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import scratch
 from tests.unit.nkey_seed import SEED

@@ -10,9 +10,9 @@ from nats.errors import Error
 from nats.js.errors import APIError, ServiceUnavailableError
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine_errors import reason_of_end, text_of_error
-from pubsub.backplane.jetstream import check_jetstream
-from pubsub.backplane.nats_work import Unusable
+from pubsub.backplane.engine.engine_errors import reason_of_end, text_of_error
+from pubsub.backplane.engine.jetstream import check_jetstream
+from pubsub.backplane.engine.nats_work import Unusable
 from tests.unit.raising import raised
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine_servers import EngineServers
-from pubsub.backplane.jetstream import NoLeader
-from pubsub.backplane.nats_work import Unusable
+from pubsub.backplane.engine.engine_servers import EngineServers
+from pubsub.backplane.engine.jetstream import NoLeader
+from pubsub.backplane.engine.nats_work import Unusable
 
 
 class _Servers(EngineServers):

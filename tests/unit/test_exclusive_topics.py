@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from pubsub.backplane.leases import LeaseValue, decode_lease
+from pubsub.backplane.topics.leases import LeaseValue, decode_lease
 from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import CREATE, EXCLUSIVE, EXISTS, OTHER, OVER, OWNER, RATE_LIMITED
 from tests.unit.shared_case import Broker, SharedCase

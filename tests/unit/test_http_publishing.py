@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.memory_engine.memory import MemoryBackplane, MemoryEngine
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.broker.topic_space.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable

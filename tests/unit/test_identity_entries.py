@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.entry_format import MalformedEntry
-from pubsub.backplane.identity_entry import (
+from pubsub.backplane.identities.identity_entry import (
     IdentityEntry,
     KnownNumber,
     PointsEntry,
@@ -29,9 +28,10 @@ from pubsub.backplane.identity_entry import (
     is_claim,
     limit_key,
 )
-from pubsub.backplane.number_points import NumberPoint, NumberPoints, position_at
-from pubsub.backplane.shared_position import SharedPosition
-from pubsub.backplane.state_format import is_followed
+from pubsub.backplane.positions.number_points import NumberPoint, NumberPoints, position_at
+from pubsub.backplane.positions.shared_position import SharedPosition
+from pubsub.backplane.state.entry_format import MalformedEntry
+from pubsub.backplane.state.state_format import is_followed
 from pubsub.broker.clients.identity_sharing import FormerNumbers, IdentityContent, channel_bytes
 
 AT = SharedPosition(3, {"x": {1: 7}})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.missing_messages import MISSING, MissingBefore, MissingMessages
-from pubsub.backplane.shared_position import KnownRuns, SharedPosition
+from pubsub.backplane.positions.missing_messages import MISSING, MissingBefore, MissingMessages
+from pubsub.backplane.positions.shared_position import KnownRuns, SharedPosition
 
 
 class MissingMessagesTests(SynchronousTestCase):

@@ -12,10 +12,10 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import nats_connection
-from pubsub.backplane.nats_backplane import NatsBackplane
-from pubsub.backplane.nats_connection import NatsConnection, cancel_others, unhandled
-from pubsub.backplane.nats_work import Change, Unusable
+from pubsub.backplane.engine import nats_connection
+from pubsub.backplane.engine.nats_backplane import NatsBackplane
+from pubsub.backplane.engine.nats_connection import NatsConnection, cancel_others, unhandled
+from pubsub.backplane.engine.nats_work import Change, Unusable
 from pubsub.errors import ConfigurationError
 from tests.unit.raising import raised
 from tests.unit.streams import logged

@@ -9,8 +9,8 @@ from typing import Any, cast
 from nats.js.api import ClusterInfo, PeerInfo
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.nats_history import HistoryStream, StreamOptions
-from pubsub.backplane.replica_stream import StreamAway
+from pubsub.backplane.engine.nats_history import HistoryStream, StreamOptions
+from pubsub.backplane.history.replica_stream import StreamAway
 from tests.unit.raising import raised
 
 OPTIONS = StreamOptions(replicas=3, max_bytes=0, max_seconds=0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.nats_tap import Splitter, TappedLoop
+from pubsub.backplane.engine.nats_tap import Splitter, TappedLoop
 
 TIMEOUT = 30.0
 INFO = b'INFO {"server_id":"x","max_payload":1048576}\r\n'

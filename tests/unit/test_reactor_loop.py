@@ -11,7 +11,7 @@ from functools import partial
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.reactor_loop import ReactorLoop
+from pubsub.backplane.engine.reactor_loop import ReactorLoop
 
 TIMEOUT = 30.0
 

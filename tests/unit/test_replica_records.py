@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.record import MalformedRecord
-from pubsub.backplane.replica_progress import Progress, Reached
-from pubsub.backplane.replica_record import (
+from pubsub.backplane.history.replica_progress import Progress, Reached
+from pubsub.backplane.history.replica_record import (
     RecordPart,
     cut,
     decode_batches,
@@ -20,6 +19,7 @@ from pubsub.backplane.replica_record import (
     nbytes_of,
     parts_of,
 )
+from pubsub.backplane.messages.record import MalformedRecord
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from tests.unit.fakes import batch_of

@@ -10,9 +10,10 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import returning_batches, settled_batches, shared_batches, state_format
-from pubsub.backplane.settled_batches import KEPT, SETTLED_BATCHES, SettledBatches
-from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
+from pubsub.backplane.batches import returning_batches, settled_batches, shared_batches
+from pubsub.backplane.batches.settled_batches import KEPT, SETTLED_BATCHES, SettledBatches
+from pubsub.backplane.batches.shared_batches import BegunElsewhere, CommittedElsewhere
+from pubsub.backplane.state import state_format
 from pubsub.errors import BackplaneAway
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.batch_brokers import QUERY, BatchCase

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.secret_comparison import (
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.state.secret_comparison import (
     PREFIX,
     SecretComparison,
     decode_mark,

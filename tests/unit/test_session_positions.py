@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.session_entry import SessionEntry
-from pubsub.backplane.session_positions import SessionPositions
-from pubsub.backplane.shared_position import SharedPosition
+from pubsub.backplane.positions.shared_position import SharedPosition
+from pubsub.backplane.sessions.session_entry import SessionEntry
+from pubsub.backplane.sessions.session_positions import SessionPositions
 from pubsub.broker.clients.session_sharing import SessionContent
 
 

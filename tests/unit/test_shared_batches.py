@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred, DeferredList, ensureDeferred, fail
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from pubsub.backplane import shared_batches, spool
-from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
+from pubsub.backplane.batches import shared_batches
+from pubsub.backplane.batches.shared_batches import BegunElsewhere, CommittedElsewhere
+from pubsub.backplane.history import spool
+from pubsub.backplane.state.outdated import Outdated
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 from pubsub.store.commits import unsynced_commits

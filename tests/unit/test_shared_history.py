@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pubsub.backplane import replica_sender, spool
-from pubsub.backplane.replica_own import RUNS, OwnMessages
-from pubsub.backplane.replica_record import RecordPart, decode_part, encode_batches
-from pubsub.backplane.spool import SharedLimits
+from pubsub.backplane.history import replica_sender, spool
+from pubsub.backplane.history.replica_own import RUNS, OwnMessages
+from pubsub.backplane.history.replica_record import RecordPart, decode_part, encode_batches
+from pubsub.backplane.history.spool import SharedLimits
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
 from tests.contract.drivers.spot import Spot

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred
 
-from pubsub.backplane import log_numbers, shared_identities
-from pubsub.backplane.identity_entry import (
+from pubsub.backplane.identities import log_numbers, shared_identities
+from pubsub.backplane.identities.identity_entry import (
     IdentityEntry,
     decode_identity,
     encode_identity,
@@ -19,7 +19,7 @@ from pubsub.backplane.identity_entry import (
     limit_key,
     points_key,
 )
-from pubsub.backplane.shared_identities import SharedIdentities
+from pubsub.backplane.identities.shared_identities import SharedIdentities
 from pubsub.broker.clients.identity_sharing import IdentityContent
 from pubsub.protocols.nsd.identities import PLACE_BYTES
 from tests.profiles import rounds

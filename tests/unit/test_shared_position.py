@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import position_index
-from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, messages_of
-from pubsub.backplane.shared_position import (
+from pubsub.backplane.positions import position_index
+from pubsub.backplane.positions.position_index import KNOWN, POINTS, PositionIndex, messages_of
+from pubsub.backplane.positions.shared_position import (
     MalformedPosition,
     SharedPosition,
     UnknownPosition,

@@ -12,8 +12,8 @@ from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred
 
-from pubsub.backplane import position_index
-from pubsub.backplane.shared_position import SharedPosition, decode
+from pubsub.backplane.positions import position_index
+from pubsub.backplane.positions.shared_position import SharedPosition, decode
 from pubsub.http_api.reading import shared_ranges
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.kernel import Columns

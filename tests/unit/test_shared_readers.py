@@ -12,10 +12,10 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import shared_readers
-from pubsub.backplane.memory_state import MemoryBucket, MemoryState
-from pubsub.backplane.shared_position import SharedPosition, decode
-from pubsub.backplane.shared_readers import SharedReaders
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.positions.shared_position import SharedPosition, decode
+from pubsub.backplane.readers import shared_readers
+from pubsub.backplane.readers.shared_readers import SharedReaders
 from pubsub.errors import BackplaneAway
 from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pubsub.backplane.session_entry import request_key
+from pubsub.backplane.sessions.session_entry import request_key
 from tests.unit import cafe_wire
 from tests.unit.fakes import scratch
 from tests.unit.session_case import SessionCase

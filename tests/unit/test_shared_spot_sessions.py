@@ -9,8 +9,8 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
-from pubsub.backplane import session_values
-from pubsub.backplane.shared_state import StateEntry
+from pubsub.backplane.sessions import session_values
+from pubsub.backplane.state.shared_state import StateEntry
 from pubsub.broker.clients.session_sharing import SessionContent
 from pubsub.errors import BackplaneAway
 from pubsub.protocols.spot.identity_sessions import kept_of

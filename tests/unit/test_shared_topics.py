@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, succeed
 
-from pubsub.backplane.memory_state import MemoryBucket
-from pubsub.backplane.shared_state import StateEntry
-from pubsub.backplane.topic_entry import TopicEntry, encode, key_of
+from pubsub.backplane.memory_engine.memory_state import MemoryBucket
+from pubsub.backplane.state.shared_state import StateEntry
+from pubsub.backplane.topics.topic_entry import TopicEntry, encode, key_of
 from pubsub.broker.routing import sliced_routing
 from pubsub.broker.topic_space.durability import Durability
 from pubsub.broker.topic_space.topic_sharing import Requirements

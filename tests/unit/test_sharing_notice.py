@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.sharing_notice import SharingNotice
+from pubsub.backplane.history.sharing_notice import SharingNotice
 from tests.unit.streams import logged
 
 AWAY = "backplane: the history is not shared: away"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.spool import SYNC_SECONDS, Spool, Waiters
+from pubsub.backplane.history.spool import SYNC_SECONDS, Spool, Waiters
 
 GRAIN = 64 * 1024
 

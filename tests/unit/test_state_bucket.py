@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, patch
 from nats.js.errors import NotFoundError
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.state_bucket import StateBucket
+from pubsub.backplane.engine.state_bucket import StateBucket
 
 
 class _Client:
@@ -39,7 +39,7 @@ class StateBucketTests(SynchronousTestCase):
         bucket.watchers.append(SimpleNamespace(state_away=lambda: away.append(True)))
         with (
             patch.object(bucket, "prepare", AsyncMock()),
-            patch("pubsub.backplane.state_bucket.asyncio.sleep", AsyncMock()),
+            patch("pubsub.backplane.engine.state_bucket.asyncio.sleep", AsyncMock()),
         ):
             asyncio.run(bucket.keep(_Client()))  # type: ignore[arg-type]
         assert away == [True]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.spool import SharedLimits
-from pubsub.backplane.unsent_messages import UnsentMessages
+from pubsub.backplane.history.spool import SharedLimits
+from pubsub.backplane.history.unsent_messages import UnsentMessages
 from tests.unit.fakes import batch_of
 
 

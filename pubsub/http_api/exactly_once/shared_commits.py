@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
+from pubsub.backplane.batches.shared_batches import BegunElsewhere, CommittedElsewhere
 from pubsub.errors import BackplaneAway
 from pubsub.http_api.reading.shared_ranges import shared_positions
 from pubsub.http_api.requests.api_error import CONFLICT, ApiError
 
 if TYPE_CHECKING:
-    from pubsub.backplane.shared_batches import SharedBatches
+    from pubsub.backplane.batches.shared_batches import SharedBatches
     from pubsub.http_api.exactly_once.committed_batches import CommittedBatches
     from pubsub.http_api.exactly_once.part_registry import QueryKey
     from pubsub.interfaces import IStore

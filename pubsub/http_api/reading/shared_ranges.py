@@ -1,7 +1,7 @@
 """Ranges of a shared history between shared positions, and the positions themselves.
 
 A range has the same messages at every broker, in the order of each. See
-``pubsub/backplane/shared_position.py``.
+``pubsub/backplane/positions/shared_position.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.backplane.shared_position import (
+from pubsub.backplane.positions.shared_position import (
     MAX_TEXT,
     Extent,
     MalformedPosition,
@@ -17,7 +17,7 @@ from pubsub.backplane.shared_position import (
     UnknownPosition,
     decode,
 )
-from pubsub.backplane.shared_positions import SharedPositions
+from pubsub.backplane.positions.shared_positions import SharedPositions
 from pubsub.broker.delivery.history_reads import written
 from pubsub.http_api.reading.follow_start import check_epoch
 from pubsub.http_api.requests.api_error import (

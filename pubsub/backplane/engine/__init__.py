@@ -1,0 +1,1 @@
+"""NATS with JetStream as the engine: its connection, its streams, its bucket."""

@@ -1,0 +1,1 @@
+"""Identities of nsd that go on at another broker, and their numbers of messages."""

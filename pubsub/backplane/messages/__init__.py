@@ -1,0 +1,1 @@
+"""Live messages between brokers: records, their envelopes, and the subjects of topics."""

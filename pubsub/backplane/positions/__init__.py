@@ -1,0 +1,1 @@
+"""Places in the shared history that are the same at every broker."""

@@ -1,0 +1,1 @@
+"""The positions of readers, known to all brokers."""

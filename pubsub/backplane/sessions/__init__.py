@@ -1,0 +1,1 @@
+"""Sessions that another broker can resume."""

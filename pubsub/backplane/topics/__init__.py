@@ -1,0 +1,1 @@
+"""Topics, queue keys and exclusive owners, the same at every broker."""
