@@ -1851,70 +1851,6 @@ cdef class FrameEncoder:
         ready.at, ready.add = <uint32_t>field.at, <uint32_t>field.add
         ready.width, ready.big = field.width, field.big
 
-    cdef tuple encode_mixed(self, Columns columns, const char *stamp):
-        """As ``encode``, for messages of several indexes."""
-        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
-        cdef Py_ssize_t i, total = 0, count = 0
-        cdef uint32_t size
-        # Locals, because a write to the frames could change members as far as C can tell.
-        cdef Py_ssize_t number = columns.count, indexes = self.indexes
-        cdef const Message *messages = columns.messages
-        cdef Entry *entry
-        cdef Ready *ready
-        cdef Ready *heads = <Ready *>calloc(indexes, sizeof(Ready))
-        cdef bytes out
-        cdef uint8_t *o
-        cdef uint8_t *end
-        if heads == NULL:
-            raise MemoryError
-        try:
-            for i in range(indexes):
-                if self.first[i] < self.first[i + 1]:
-                    self.prepare(&heads[i], &self.entries[self.first[i]], stamp)
-            for i in range(number):
-                if messages[i].index >= <size_t>indexes:
-                    continue
-                ready = &heads[messages[i].index]
-                if ready.first == NULL:
-                    continue
-                if messages[i].size - ready.least <= ready.span and ready.length:
-                    total += ready.length + messages[i].size
-                    count += 1
-                elif (entry := self.entry_for(&messages[i])) != NULL:
-                    total += entry.length + messages[i].size
-                    count += 1
-            out = PyBytes_FromStringAndSize(NULL, total)
-            o = <uint8_t *>PyBytes_AsString(out)
-            end = o + total
-            for i in range(number):
-                if messages[i].index >= <size_t>indexes:
-                    continue
-                ready = &heads[messages[i].index]
-                if ready.first == NULL:
-                    continue
-                size = messages[i].size
-                if size - ready.least <= ready.span and ready.length and end - o >= HEAD_BYTES:
-                    # What is behind the head is written next.
-                    memcpy(o, ready.text, HEAD_BYTES)
-                    if ready.width == 4:
-                        write_4(o + ready.at, size + ready.add, ready.big)
-                    else:
-                        o[ready.at] = <uint8_t>(size + ready.add)
-                    o += ready.length
-                else:
-                    entry = self.entry_for(&messages[i])
-                    if entry == NULL:
-                        continue
-                    memcpy(o, entry.data, entry.length)
-                    write_lengths(o, entry, size)
-                    copy_short(o + self.variable_at, <const uint8_t *>stamp, self.variable_size)
-                    o += entry.length
-                memcpy(o, p + messages[i].start, size)
-                o += size
-        finally:
-            free(heads)
-        return out, count
-
     def encode_alike(self, list payloads not None):
         """See ``interpreted.FrameEncoder.encode_alike``."""
         # No Python code runs until the last one is copied, so nothing is held.
@@ -1969,7 +1905,7 @@ cdef class FrameEncoder:
         if columns.parts == NULL and columns.count >= 2 * self.indexes and (
             self.indexes > 1 or columns.smallest != columns.largest
         ):
-            return self.encode_mixed(columns, stamp)
+            return encode_mixed(self, columns, stamp, NULL)
         end = 0
         while end < columns.count:
             at = end
@@ -1995,6 +1931,10 @@ cdef class FrameEncoder:
             parts = NULL if columns.parts == NULL else columns.parts + at
             o = write_row(o, entry.length, p, parts, &columns.messages[at], end - at)
         return out, count
+
+    def encode_each(self, Columns columns not None, bytes variable not None, list wanted not None):
+        """See ``interpreted.FrameEncoder.encode_each``."""
+        return encode_each(self, columns, variable, wanted)
 
 
 include "groups.pxi"

@@ -291,6 +291,11 @@ class Round:
         encoder = Pair(*made)
         for length in (size, size, size + 1):
             encoder.call("encode", columns, random.randbytes(length))
+            wanted = [
+                bytes(random.choices((0, 1, 255), (3, 2, 1), k=many))
+                for many in random.choices((len(heads), 3), (9, 1), k=random.choice((0, 1, 5)))
+            ]
+            encoder.call("encode_each", columns, random.randbytes(length), wanted)
         self.encode_groups(columns, heads, at, size)
 
     def encode_groups(

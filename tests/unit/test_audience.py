@@ -295,7 +295,10 @@ class MixTests(MixCase):
         assert TopicMix(self.topics).audiences() == ()
 
     def test_the_topics_of_an_audience(self) -> None:
-        audience = MixedAudience({0: Lines(), 2: Lines()}, make_encoder([Lines(), None, Lines()]))
+        audience = MixedAudience(
+            {0: Lines(), 2: Lines()}, 3, make_encoder([Lines(), None, Lines()])
+        )
         assert audience.wanted == frozenset({0, 2})
+        assert audience.flags == b"\x01\x00\x01"
         assert audience.targets == ()
         assert audience.pending == []

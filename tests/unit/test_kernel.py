@@ -437,6 +437,30 @@ class TestEncode:
         ]
         assert kernel.encode_groups([], columns) == []
 
+    def test_frames_of_some_indexes(self, kernel: Any) -> None:
+        heads = [(channel_head(8, limit=2),), (), (channel_head(9, limit=300),)]
+        encoder = kernel.FrameEncoder(heads, 0, 1)
+        columns = kernel.Columns.of(
+            [b"a", b"bb", b"c" * 300, b"ddd", b"", b"e"], [0, 1, 2, 0, 2, 3]
+        )
+        one, long, empty = (
+            b"!" + frame(number, payload)[1:]
+            for number, payload in ((8, b"a"), (9, b"c" * 300), (9, b""))
+        )
+        each = [b"\x01\x01\x01", b"\xff\x00\x00", b"\x00\x00\x01", bytes(3)]
+        expected = [(one + long + empty, 3), (one, 1), (long + empty, 2), (b"", 0)]
+        assert encoder.encode_each(columns, b"!", each) == expected
+        assert encoder.encode_each(columns, b"!", []) == []
+        assert encoder.encode_each(kernel.Columns.of([]), b"!", each) == [(b"", 0)] * 4
+        gathered = kernel.Columns.gather([b"a", b"aaa"])
+        assert encoder.encode_each(gathered, b"!", each[:1]) == [(one, 1)]
+        with pytest.raises(ValueError, match="another length"):
+            encoder.encode_each(columns, b"", each)
+        for wrong in (b"", bytes(2), bytes(4)):
+            with pytest.raises(ValueError, match="differ in number"):
+                encoder.encode_each(columns, b"!", [bytes(3), wrong])
+        assert kernel.FrameEncoder([]).encode_each(columns, b"", [b""]) == [(b"", 0)]
+
     def test_rows_of_every_size(self, kernel: Any) -> None:
         for size in (*range(100), 255, 256, 257, 1000):
             for width in (2, 7, 8, 11, 16, 17, 40):

@@ -7,6 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.delivery.outbox import Outbox
@@ -166,6 +168,86 @@ class OrderTests(MixedCase):
         a, b, c = (self.topics[name] for name in "abc")
         assert self.router.mix([a, b, c]) is self.router.mix({c, b, a})
         assert self.router.mix([a, b]) is not self.router.mix([a, b, c])
+
+
+class CommonFramesTests(MixedCase):
+    """Frames that several audiences have in common"""
+
+    def framed(self, names: str, tag: bytes = b"") -> Transport:
+        transport = self.bench.outbox()
+        for name in names:
+            self.subscribe(transport, name, Framed(tag or name.encode()))
+        return transport
+
+    def frames(self, sent: list[str], names: str, tag: bytes = b"") -> bytes:
+        stamp = mixed_batch([], ()).timestamp
+        return b"".join(
+            Framed(tag or each[:1].encode()).frame(each[1:].encode(), stamp)
+            for each in sent
+            if each[0] in names and len(each) <= 101
+        )
+
+    def is_common(self) -> bool:
+        encoder = self.router.mix(self.topics.values()).common.get()
+        return encoder is not None
+
+    def test_different_sets_of_topics(self) -> None:
+        sets = ["abc", "ab", "bcd", "e", "abcde"]
+        transports = [self.framed(names) for names in sets]
+        sent: list[str] = []
+        for turn in range(4):
+            batch = [f"{'abcde'[(3 * n + n // 4) % 5]}{turn}.{'x' * n}" for n in range(12)]
+            self.route(*batch)
+            sent += batch
+            self.bench.turn()
+        assert self.is_common()
+        for names, transport in zip(sets, transports, strict=True):
+            assert transport.data == self.frames(sent, names)
+        assert self.bench.counters.delivered == sum(
+            len([each for each in sent if each[0] in names]) for names in sets
+        )
+
+    def test_several_encodings_of_a_topic(self) -> None:
+        sets = ["abc", "ab", "bcd", "abcde"]
+        transports = [self.framed(names) for names in sets]
+        other = self.framed("ae", b"*")
+        batch = [f"{name}{n}" for n in range(3) for name in "abcde"]
+        for _ in range(3):
+            self.route(*batch)
+            self.bench.turn()
+        assert not self.is_common()
+        assert other.data == self.frames(batch * 3, "ae", b"*")
+        for names, transport in zip(sets, transports, strict=True):
+            assert transport.data == self.frames(batch * 3, names)
+
+    @given(st.data())
+    def test_as_one_by_one(self, data: st.DataObject) -> None:
+        self.setUp()
+        sets = data.draw(st.lists(st.sets(st.sampled_from("abcde")), min_size=4, max_size=7))
+        transports = [self.framed("".join(sorted(names))) for names in sets]
+        expected = [b""] * len(sets)
+        messages = st.tuples(
+            st.sampled_from("abcde"), st.sampled_from((0, 1, 30, 31, 32, 33, 99, 100, 101))
+        ).map(lambda one: one[0] + "x" * one[1])
+        for _ in range(data.draw(st.integers(1, 6))):
+            if data.draw(st.integers(0, 2)) == 0:
+                number, name = data.draw(
+                    st.tuples(st.integers(0, len(sets) - 1), st.sampled_from("abcde"))
+                )
+                box = self.box(transports[number])
+                if name in sets[number]:
+                    self.router.unsubscribe(box, self.topics[name])
+                else:
+                    self.router.subscribe(box, self.topics[name], Framed(name.encode()))
+                sets[number] ^= {name}
+            sent = [*"abcde", *data.draw(st.lists(messages, min_size=5, max_size=9))]
+            self.route(*sent)
+            for number, names in enumerate(sets):
+                expected[number] += self.frames(sent, "".join(names))
+            if data.draw(st.booleans()):
+                self.bench.turn()
+        self.bench.turn()
+        assert [transport.data for transport in transports] == expected
 
 
 class ChangeTests(MixedCase):

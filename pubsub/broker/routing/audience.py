@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.routing.encoders import too_large
+from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.figures.counters import Counters
+    from pubsub.broker.figures.traffic import UnsettledDeliveries
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.routing.encoders import BatchEncoder
     from pubsub.broker.topic_space.topics import DeliverySource, QueuedDelivery, Recipient, Topic
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 # Pending messages are delivered in pieces of about this many bytes: a piece stays in the
 # processor's cache, and a subscriber that is full pauses its outbox before the next piece.
 WRITE_BYTES = 256 * 1024
+# Audiences that are written at once. What more of them get is queued first: they have a few
+# messages each, and the sooner these are written, the fewer come together in the next write.
+_APART = 64
 
 
 class Share:
@@ -110,6 +115,47 @@ class Audience(Receivers, Protocol):
     """Receivers of more than one batch; ``encoder`` writes their messages."""
 
     encoder: BatchEncoder
+
+
+def apart(audiences: Sequence[Receivers], most: int) -> list[tuple[Recipient, ...]]:
+    """Return the outboxes of each of ``audiences``, if they are few and each is in one of them.
+
+    They are ``most`` together at most; the list is empty if it is not so.
+    """
+    if len(audiences) > _APART:
+        return []
+    found = [audience.targets for audience in audiences]
+    number = sum(map(len, found))
+    if not 0 < number <= most:
+        return []
+    return found if len(found) == 1 or len(set().union(*found)) == number else []
+
+
+def write_pending(
+    audiences: Sequence[Receivers],
+    outboxes: Sequence[tuple[Recipient, ...]],
+    unsettled: UnsettledDeliveries,
+) -> None:
+    """Write the pending messages to the ``outboxes`` of each audience: nothing else waits there."""
+    each = [audience.pending for audience in audiences]
+    for audience in audiences:
+        audience.pending = []
+    for audience, targets, pending in zip(audiences, outboxes, each, strict=True):
+        if not targets:
+            continue
+        is_only = len(pending) == 1
+        for _order, data, count, offset, source in pending if is_only else joined(pending):
+            if is_only and len(each) == 1:
+                if not audience.messages:
+                    unsettled.add(audience)
+                audience.messages += count
+                audience.nbytes += len(data)
+            else:
+                # An outbox that a piece overfills leaves the audience before the next. Several
+                # audiences may be those of one batch, which are not kept to be settled.
+                add_to_each(targets, count, len(data), targets[0].traffic.delivered)
+            for recipient in targets:
+                recipient.deliver_now(data, count, source, offset)
 
 
 def deliver_pending(audiences: Sequence[Receivers]) -> int:

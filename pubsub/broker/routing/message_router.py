@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.publishing.publisher_gates import Gate
-    from pubsub.broker.routing.audience import Audience
+    from pubsub.broker.routing.audience import Audience, Receivers
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.routing.forwarding import Forwarding
     from pubsub.broker.topic_space.topics import DeliverySource, Recipient
@@ -30,6 +30,11 @@ class MessageRouter(Protocol):
 
     def collect(self, audience: Audience, batch: Batch, source: DeliverySource) -> None:
         """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
+
+    def add(
+        self, receivers: Receivers, data: bytes, count: int, offset: int, source: DeliverySource
+    ) -> None:
+        """Have ``receivers`` get ``count`` messages, which are encoded, at the end of the tick."""
 
     def hand_over(self) -> None:
         """Deliver the collected messages to the outboxes."""

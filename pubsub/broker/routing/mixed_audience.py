@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Estimated bytes of an audience, of each topic of the mix in its encoder, and of each of its own
 # topics, for the memory budget.
-_BYTES, _PLACE_BYTES, _TOPIC_BYTES = 1000, 24, 160
+_BYTES, _PLACE_BYTES, _TOPIC_BYTES = 1000, 25, 160
 RECIPIENT_BYTES = 250
 """Estimated bytes of a subscriber in an audience."""
 
@@ -23,14 +23,15 @@ class MixedAudience(Targets["Recipient"]):
     """Subscribers of the same ones of several topics; ``wanted`` has the topics' indexes.
 
     ``encodings`` has the encoding of each of these, in ascending order; ``encoder`` is for batches
-    of all topics.
+    of all topics. ``flags`` has a byte for each topic, 1 if it is wanted.
     """
 
-    __slots__ = ("encoder", "encodings", "pending", "wanted")
+    __slots__ = ("encoder", "encodings", "flags", "pending", "wanted")
 
     def __init__(
         self,
         encodings: Mapping[int, Encoding],
+        topics: int,
         encoder: BatchEncoder,
         targets: Iterable[Recipient] = (),
     ) -> None:
@@ -38,6 +39,10 @@ class MixedAudience(Targets["Recipient"]):
         self.encodings = encodings
         self.encoder = encoder
         self.wanted = frozenset(encodings)
+        flags = bytearray(topics)
+        for index in encodings:
+            flags[index] = 1
+        self.flags = bytes(flags)
         self.pending: list[QueuedDelivery] = []
 
     def weight(self, topics: int) -> int:

@@ -23,16 +23,16 @@ from pubsub.broker.routing.audience import (
     WRITE_BYTES,
     Audience,
     Receivers,
-    Share,
+    apart,
     deliver_pending,
-    joined,
     without_too_large,
+    write_pending,
 )
 from pubsub.broker.routing.combination_cache import CombinationCache
+from pubsub.broker.routing.mixed_routing import collect_mixed
 from pubsub.broker.routing.sliced_routing import SlicedRouting
 from pubsub.broker.routing.topic_mix import TopicMix
 from pubsub.broker.topic_space.interest import TopicInterest
-from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.routing.batch import Batch
@@ -150,7 +150,6 @@ class Router:
 
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
         """Encode ``batch`` for the audiences of the topics of ``mix``."""
-        indexes: bytes | None = None
         audiences = mix.current
         if self.waiting or (
             (audiences is None or len(audiences) > _FEW_AUDIENCES)
@@ -158,10 +157,10 @@ class Router:
         ):
             self._sliced.put(batch, mix=mix)
             audiences = ()
-        for audience in mix.audiences() if audiences is None else audiences:
-            if indexes is None:
-                indexes = batch.columns.words(of_indexes=True)
-            self.collect(audience, batch, Share(mix.topics, indexes, audience.wanted))
+        if audiences is None:
+            audiences = mix.audiences()
+        if audiences:
+            collect_mixed(self, mix, audiences, batch)
         behind, topics = self.behind, mix.topics
         if behind and (len(topics) > batch.count or not behind.isdisjoint(topics)):
             for index, count, _ in batch.columns.totals():
@@ -211,24 +210,11 @@ class Router:
             self._scheduled = False
         if self.pending:
             self.delivering = True
-        if len(self.pending) == 1 and 0 < len(self.pending[0].targets) <= _WRITES:
-            # Written at once: no other audience has messages.
-            (audience,) = self.pending
+        outboxes = apart(self.pending, _WRITES)
+        if outboxes:
             self._count_late(self.pending)
-            self.pending = []
-            pending, audience.pending = audience.pending, []
-            targets, is_only = audience.targets, len(pending) == 1
-            for _order, data, count, offset, source in pending if is_only else joined(pending):
-                if not is_only:
-                    # An outbox that a piece overfills leaves the audience before the next.
-                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
-                else:
-                    if not audience.messages:
-                        self._unsettled.add(audience)
-                    audience.messages += count
-                    audience.nbytes += len(data)
-                for recipient in targets:
-                    recipient.deliver_now(data, count, source, offset)
+            audiences, self.pending = self.pending, []
+            write_pending(audiences, outboxes, self._unsettled)
         else:
             self.hand_over()
         self.delivering = False

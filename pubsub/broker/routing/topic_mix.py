@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
+from pubsub.broker.routing.common_encoder import CommonEncoder
 from pubsub.broker.routing.encoders import BatchEncoder, encoder_at_once, encoder_in_steps
 from pubsub.broker.routing.mixed_audience import RECIPIENT_BYTES, MixedAudience, key_of
 from pubsub.broker.routing.mixed_topics import MixedTopics
@@ -59,6 +60,7 @@ class TopicMix(MixedTopics):
         "_reference",
         "_tallies",
         "_weigh",
+        "common",
         "current",
         "last_timestamp",
     )
@@ -79,6 +81,8 @@ class TopicMix(MixedTopics):
         """The audiences; None while they are not as the subscriptions are now."""
         self._audience_of: dict[Recipient, MixedAudience] = {}
         self._changed: dict[Recipient, None] = {}
+        self.common = CommonEncoder(topics)
+        """For messages of all topics; of use while ``current`` is there."""
         self._is_preparing = False
         self._weigh = weigh
         self._nbytes = 0
@@ -170,7 +174,7 @@ class TopicMix(MixedTopics):
         if not encodings:
             return None
         encoder = encoder_at_once(encodings, len(self.topics), self._encoder_of_group)
-        return MixedAudience(encodings, encoder, (recipient,))
+        return MixedAudience(encodings, len(self.topics), encoder, (recipient,))
 
     # Changes
 
@@ -180,6 +184,7 @@ class TopicMix(MixedTopics):
         The router has handed over the messages that the audiences had for it.
         """
         self.current = None
+        self.common.clear()
         if not recipient.subscriptions or (not self._is_preparing and self._has_left(recipient)):
             self._forget(recipient)
             return
@@ -232,7 +237,7 @@ class TopicMix(MixedTopics):
             recipients = _still_there(recipients)
             if not recipients:
                 return
-            audience = self._by_encodings[key] = MixedAudience(encodings, encoder)
+            audience = self._by_encodings[key] = MixedAudience(encodings, len(self.topics), encoder)
             self._nbytes += audience.weight(len(self.topics))
         for recipient in recipients:
             audience.add(recipient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import cast
 
 from pubsub.kernel.interpreted.columns import MAX_DATA, Columns
@@ -60,6 +61,26 @@ class FrameEncoder:
         key = index, len(payload)
         around = self._made.get(key) or self._around(key)
         return None if around is None else around[0] + variable + around[1] + payload
+
+    def encode_each(
+        self, columns: Columns, variable: bytes, wanted: list[bytes]
+    ) -> list[tuple[bytes, int]]:
+        """Return as ``encode`` the frames of some indexes, for each of ``wanted``.
+
+        These have a byte for each index with heads: not 0 if its messages are wanted.
+        """
+        if len(variable) != self._size:
+            raise ValueError("the variable bytes have another length")
+        if any(len(one) != len(self._heads) for one in wanted):
+            raise ValueError("the wanted indexes and the heads differ in number")
+        found = [
+            (index, frame)
+            for index, payload in zip(columns.indexes(), columns.payloads(), strict=True)
+            if (frame := self.frame(index, payload, variable)) is not None
+        ]
+        indexes, frames = [index for index, _ in found], [frame for _, frame in found]
+        chosen = [list(compress(frames, map(one.__getitem__, indexes))) for one in wanted]
+        return [(b"".join(some), len(some)) for some in chosen]
 
     def encode_alike(self, payloads: list[bytes]) -> bytes:
         """Return the frames of payloads of index 0, if all are ``bytes`` of one size.
