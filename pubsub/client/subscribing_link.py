@@ -90,6 +90,8 @@ class SubscribingLink(Link):
 
     def _unsubscribe(self, interest: Interest, now: float) -> None:
         self._renewals.settle(interest)
+        # Perhaps it waits for its next request, so that no answer would end the wait for it.
+        self._answered(interest)
         if self.state is LinkState.READY and self.connection is not None:
             if self.wire.traits.unsubscribes:
                 self._request_end(self.connection, interest)
