@@ -37,6 +37,7 @@ _PATH = re.compile(
     r"(?<![\w./-])(?:pubsub|tests|docs|seeds|scripts|twisted|changelog\.d)/[\w./-]*\w"
 )
 _MODULE = re.compile(r"(?<![\w./-])(?:pubsub|tests)(?:\.[a-z_]+)+(?![\w/-])")
+_RENAMED = re.compile(r"\bto\s+`(pubsub(?:\.\w+)+)`")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _CELL = re.compile(r"(?<!\\)\|")
 _WORD = re.compile(r"\w+")
@@ -191,6 +192,15 @@ class LinkTests(SynchronousTestCase):
             for page in PAGES
             for name in _MODULE.findall(page.read_text())
             if name not in _FILES and not is_filter(name) and not is_module(name)
+        ]
+        assert not missing
+
+    def test_modules_exist_to_which_others_were_renamed(self) -> None:
+        missing = [
+            f"{fragment.name}: {name}"
+            for fragment in (ROOT / "changelog.d").glob("*.md")
+            for name in _RENAMED.findall(fragment.read_text())
+            if not is_module(name)
         ]
         assert not missing
 
