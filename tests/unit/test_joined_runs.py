@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,8 @@ from pubsub.broker.routing.batch import Batch, Page
 from pubsub.kernel import Columns, Senders
 from pubsub.store.commits.write_group import WriteGroup
 from pubsub.store.memory_store import MemoryStore
-from pubsub.store.reading.joined_runs import SMALL, JoinedRuns, decode_joined
+from pubsub.store.reading import joined_runs
+from pubsub.store.reading.joined_runs import ROW_BYTES, SMALL, JoinedRuns, decode_joined
 from pubsub.store.reading.log_reader import read_page
 from pubsub.store.reading.run_log import RunLog
 from pubsub.store.records.block import decode_block, encode_block
@@ -100,7 +102,16 @@ def flat(batches: Iterable[Batch]) -> list[Flat]:
     return found
 
 
-class BlockTests(SynchronousTestCase):
+class SmallPartsCase(SynchronousTestCase):
+    """With runs of several topics that are looked at in parts of four messages"""
+
+    def setUp(self) -> None:
+        small = patch.object(joined_runs, "_LOOKED", 4)
+        small.start()
+        self.addCleanup(small.stop)
+
+
+class BlockTests(SmallPartsCase):
     """``decode_joined``"""
 
     @examples(2)
@@ -218,7 +229,7 @@ def single(number: int) -> Batch:
     )
 
 
-class RunLogTests(SynchronousTestCase):
+class RunLogTests(SmallPartsCase):
     """``RunLog.read``"""
 
     @examples(2)
@@ -266,7 +277,41 @@ class RunLogTests(SynchronousTestCase):
         assert (batch.count, batch.offset, batch.stop) == (10, 1, 29)
 
 
-class LogTests(SynchronousTestCase):
+class LargeRunTests(SynchronousTestCase):
+    """A large run of several topics, of which some are wanted"""
+
+    def setUp(self) -> None:
+        topics = tuple(f"t{number}" for number in range(40))
+        payloads = [b"%d" % number for number in range(20_000)]
+        columns = Columns.of(payloads, [number * 7 % 40 for number in range(20_000)])
+        self.batch = replace(single(0), topics=topics, columns=columns)
+        self.wanted = frozenset(topics[:20])
+
+    def test_a_page_ends_within_it(self) -> None:
+        """Otherwise a page would take the reactor tens of milliseconds."""
+        log = RunLog(100_000, 2**30)
+        log.append(self.batch)
+        at, found = 0, list[Batch]()
+        while at < log.next_offset:
+            page = log.read(at, self.wanted, 256 * 1024, joined=True)
+            rows = sum(1 if one.rows is None else len(one.rows.counts) for one in page.batches)
+            assert rows * ROW_BYTES < 2 * 256 * 1024
+            found += page.batches
+            at = page.next_offset
+        assert [one[6] for one in flat(found)] == [
+            b"%d" % number for number in range(20_000) if number * 7 % 40 < 20
+        ]
+
+    def test_only_what_the_page_has_room_for_is_decoded(self) -> None:
+        block = encode_block([record_of(replace(self.batch, offset=0))], 3, 0, 20_000)
+        found = decode_joined(block, self.wanted, lambda topic: 0, 0, 20_000)
+        with patch.object(joined_runs, "rows_among", wraps=joined_runs.rows_among) as looked:
+            next(found)
+        ((batch, _),) = [call.args for call in looked.call_args_list]
+        assert batch.count < 5000
+
+
+class LogTests(SmallPartsCase):
     """``read_page`` of a log on disk"""
 
     @examples(2)

@@ -20,6 +20,8 @@ from pubsub.store.records.stored_runs import RunRecord, StoredRun
 
 SMALL = 32
 """Messages of the largest run that is joined with others: a larger one is worth a batch."""
+# Messages of a run of several topics that are looked at before the page is perhaps full.
+_LOOKED = 2048
 # Rows of a batch, and bytes of its payloads unless it has one row, at most: the page is cut between
 # batches.
 _ROWS, _BYTES = 512, 64 * 1024
@@ -206,9 +208,9 @@ def decode_joined(
         if picks and not (has_headers or wanted is None or wanted.issuperset(listed)):
             among = {i: first_shown(topic) for i, topic in enumerate(listed) if topic in wanted}
             if among:
-                mixed = rows_among(runs.whole(run).batch(), among)
-                joined.add_mixed(mixed.within(among, start, stop), block.run)
-                yield from joined.take()
+                for part in parts_among(runs.whole(run).batch(), among, start, stop):
+                    joined.add_mixed(part, block.run)
+                    yield from joined.take()
             continue
         if count > SMALL or first < start or first + count > stop or has_headers or picks:
             joined.finish()
@@ -226,6 +228,24 @@ def decode_joined(
             yield from joined.take()
     joined.finish()
     yield from joined.take()
+
+
+def parts_among(
+    batch: Batch, first: Mapping[int, int], start: int, stop: int
+) -> Iterator[MixedRows]:
+    """Yield the messages of the indexes in ``first``, with offsets from ``start`` to ``stop``.
+
+    Rows that begin before the offset that ``first`` has for their index are left out. The batch is
+    one for ``rows_among``.
+    """
+    offset, step = batch.offset, max(_LOOKED, len(batch.topics))
+    if max(first.values(), default=0) > offset:
+        # A part need not have the beginning of its first row.
+        yield rows_among(batch, first).within(first, start, stop)
+        return
+    end = min(stop - offset, batch.count)
+    for at in range(max(start - offset, 0), end, step):
+        yield rows_among(batch.slice(at, min(at + step, end)), first)
 
 
 def rows_among(batch: Batch, wanted: Container[int]) -> MixedRows:
@@ -269,16 +289,24 @@ def _rows_within(
     return counts, indexes, begins
 
 
-def batches_among(batch: Batch, first: Mapping[int, int]) -> list[Batch]:
-    """Return the messages of the indexes in ``first``, as batches with rows.
+def batches_among(
+    batch: Batch, first: Mapping[int, int], max_bytes: int
+) -> tuple[list[Batch], int]:
+    """Return the messages of ``parts_among``, as batches with rows, and the offset they reach.
 
-    Rows that begin before the offset that ``first`` has for their index are left out.
+    That is the end of ``batch``, unless they take ``max_bytes`` of a page before.
     """
     found: list[Batch] = []
     joined = JoinedRuns(found)
-    joined.add_mixed(rows_among(batch, first).within(first, batch.offset, batch.stop), batch.run)
+    reached = batch.stop
+    for part in parts_among(batch, first, batch.offset, reached):
+        joined.add_mixed(part, batch.run)
+        max_bytes -= len(part.data) + len(part.counts) * ROW_BYTES
+        if max_bytes <= 0:
+            reached = part.batch.stop
+            break
     joined.finish()
-    return found
+    return found, reached
 
 
 def rows_of(record: RunRecord) -> list[JoinedRow]:

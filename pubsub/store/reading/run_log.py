@@ -117,6 +117,7 @@ class RunLog:
             if first_offset_of(record) >= last:
                 next_offset = max(next_offset, last)
                 break
+            next_offset = last_offset_of(record) + 1
             if self._may_show(record, topics):
                 rows = rows_of(record) if joined and first_offset_of(record) >= offset else ()
                 for row in rows:
@@ -125,11 +126,12 @@ class RunLog:
                         room -= len(row[-1]) + ROW_BYTES
                 if not rows:
                     small.finish()
-                    shown = self._shown_batches(record, offset, topics, joined)
+                    shown, next_offset = self._shown_batches(record, offset, topics, joined, room)
                     found += shown
                     room -= _cost(record, shown)
+                    if next_offset <= last_offset_of(record):
+                        break
                 examined += 0 if is_single(record) else count_of(record)
-            next_offset = last_offset_of(record) + 1
             if room <= 0 or examined > _SCAN_MESSAGES:
                 break
         else:
@@ -275,32 +277,35 @@ class RunLog:
         return [record_of(batch.slice(low, high)) for low, high in kept]
 
     def _shown_batches(
-        self, record: RunRecord, offset: int, topics: frozenset[str] | None, joined: bool
-    ) -> list[Batch]:
-        """Return the messages that are shown as batches, of several runs if ``joined``.
+        self, record: RunRecord, offset: int, topics: frozenset[str] | None, joined: bool, room: int
+    ) -> tuple[list[Batch], int]:
+        """Return the messages that are shown as batches, and the offset that they reach.
 
         They are those of ``topics`` from ``offset`` on. Those of topics that have ended are hidden.
+        If ``joined``, batches may have several runs, and do not take much more than ``room``.
         """
+        stop = last_offset_of(record) + 1
         if mixed_topics_of(record) is None:
-            return list(batches_of(record, offset)) if self._is_shown(record, topics) else []
+            is_shown = self._is_shown(record, topics)
+            return (list(batches_of(record, offset)) if is_shown else []), stop
         if not has_one_sender(record):
             return [
                 one
                 for one in batches_of(record, offset)
                 if self._is_visible(one.topic, one.offset, topics)
-            ]
+            ], stop
         batch = batch_of(record, offset)
         has_all = topics is None or topics.issuperset(batch.topics)
         if has_all and not self._has_hidden(record, batch.topics):
-            return [batch]
+            return [batch], stop
         first = {
             index: self._forgotten.get(topic, 0)
             for index, topic in enumerate(batch.topics)
             if topics is None or topic in topics
         }
         if joined and batch.headers is None:
-            return batches_among(batch, first)
-        return [run for index, run in batch.runs(first) if run.offset >= first[index]]
+            return batches_among(batch, first, room)
+        return [run for index, run in batch.runs(first) if run.offset >= first[index]], stop
 
     def _is_shown(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
         return self._is_visible(topic_of(record), first_offset_of(record), topics)
