@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.routing.batch import Page
+from pubsub.protocols.nsd import message_list
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import SUCCESS, Nsd
@@ -87,3 +89,45 @@ class SlowReadTests(SynchronousTestCase):
         self.nsd.pump()
         assert self.store.pages == []
         assert self.client.take() == b""
+
+
+class TurnTests(SynchronousTestCase):
+    """Lists of several pages, of several clients"""
+
+    def test_each_page_but_the_first_waits_for_its_turn(self) -> None:
+        """So a tick is as short with many lists as with few."""
+        house = Nsd(store=MemoryStore(1000, 2**20))
+        texts = house.write_history(10, 5)
+        clients = [house.connect("nsd") for _ in range(8)]
+        cursors = house.broker.cursors
+        with (
+            patch.object(message_list, "PAGE_BYTES", 1),
+            patch.object(house.store, "read", wraps=house.store.read) as read,
+        ):
+            with patch.object(cursors, "schedule") as schedule:
+                for client in clients:
+                    client.send(wire.get("ada"))
+                turns = [call.args[0] for call in schedule.call_args_list]
+                assert (len(turns), read.call_count) == (8, 8)
+                turns.pop(0).read()
+                assert read.call_count == 9
+                turns.append(schedule.call_args.args[0])
+            for turn in turns:
+                cursors.schedule(turn)
+            house.pump()
+            assert read.call_count == 80
+        for client in clients:
+            assert wire.bodies(client.take()) == texts
+
+    def test_the_first_page_of_a_long_list_waits_too(self) -> None:
+        house = Nsd(store=MemoryStore(1000, 2**20))
+        texts = house.write_history(10, 5)
+        client, cursors = house.connect("nsd"), house.broker.cursors
+        for offsets, waits in ((10, False), (9, True)):
+            with (
+                patch.object(message_list, "_AT_ONCE", offsets),
+                patch.object(cursors, "schedule", wraps=cursors.schedule) as schedule,
+            ):
+                client.send(wire.get("ada"))
+                assert schedule.called == waits
+            assert wire.bodies(client.take()) == texts

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 _Result = TypeVar("_Result")
-# Pages that are read in one tick of the reactor or at a time, for all subscribers together.
+# Pages that are read in one tick of the reactor or at a time, for all readers together.
 _PAGES = 2
 
 
 class Turn(Protocol):
-    """A cursor whose turn comes."""
+    """A reader of the history whose turn comes: a cursor, or a protocol's own."""
 
     def read(self) -> None:
         """Read a page."""

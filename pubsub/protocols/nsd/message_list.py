@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Channels whose permission is checked in one step.
 _FEW = 16
+# Offsets of which a list reads the first page without waiting for its turn, as most lists do.
+_AT_ONCE = 1000
 
 
 class ListStart(NamedTuple):
@@ -37,6 +39,17 @@ class ListStart(NamedTuple):
     shift: int = 0
     end: Callable[[], int] | None = None
     gave: Callable[[int], None] = lambda offset: None
+
+
+class _ListTurn:
+    """The wait of a list for its next page, among the subscribers that read the history."""
+
+    def __init__(self) -> None:
+        self.has_come: Deferred[None] = Deferred()
+
+    def read(self) -> None:
+        """See ``Turn``."""
+        self.has_come.callback(None)
 
 
 class MessageList:
@@ -92,6 +105,8 @@ class MessageList:
         channels -= await self._ask_hosts(remote)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
+        if channels and end - offset > _AT_ONCE:
+            await self._next_turn()
         while channels and offset < end and not connection.closing:
             if rights != self._rights:
                 # The client may have lost a channel meanwhile; it does not get others.
@@ -116,7 +131,7 @@ class MessageList:
             if offset < end:
                 connection.reply(line.feed(*pieces))
                 pieces.clear()
-                await self._next_tick()
+                await self._next_turn()
         # A list of one page, the usual result of polling clients, is sent with its end in one
         # write.
         if not connection.closing:
@@ -221,15 +236,16 @@ class MessageList:
             connection.hold(self)
             await self._writable
 
-    def _next_tick(self) -> Deferred[None]:
-        """Fires when other connections have been served and the transport has room again."""
-        turn: Deferred[None] = Deferred()
-        if self._connection.output_full:
-            self._writable = turn
-        else:
-            self._connection.listener.at_tick_end(lambda: turn.callback(None))
-        self._connection.hold(self)
-        return turn
+    async def _next_turn(self) -> None:
+        """Wait until the transport has room again, and it is the turn of this list."""
+        connection, turn = self._connection, _ListTurn()
+        connection.hold(self)
+        if connection.output_full:
+            self._writable = Deferred()
+            await self._writable
+        # Many lists would otherwise take a page each in one tick.
+        connection.listener.cursors.schedule(turn)
+        await turn.has_come
 
     def resume(self) -> None:
         """Continue: the transport has room, earlier responses are sent, or the connection ends."""
