@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +54,15 @@ def test_filters_select_rows_and_skip_files(spark: SparkSession, tmp_path: Path)
     assert one.rdd.getNumPartitions() == 2
     timed = read(spark, path, ["offset"], [("timestamp", "<", at(2)), ("topic", "in", TOPICS)])
     assert sorted(row.offset for row in timed.collect()) == [0, 1]
+
+
+def test_no_file_is_selected(spark: SparkSession, tmp_path: Path) -> None:
+    target = TableTarget(str(tmp_path / "t"))
+    path = str(tmp_path / "t")
+    target.table(pa.schema([("offset", pa.int64())])).create_if_missing()
+    assert read(spark, path).count() == 0
+    save(frame(spark, [message(0)], MESSAGES).select("offset"), target, "q", 0)
+    assert read(spark, path, filters=[("offset", ">", 0)]).collect() == []
 
 
 def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -261,6 +261,9 @@ class _TableReader(DataSourceReader):
         return [_FileTask(pickle.dumps(each)) for each in self._fragments]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            # Spark asks for one partition if there is none.
+            return
         requested = pa.schema([self._schema.field(name) for name in self._names])
         with storage_errors(self._location):
             scan = pickle.loads(partition.value).to_batches(
