@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from pubsub.pipeline.argument_values import (
     add_setting,
     parse_bytes,
+    parse_length,
     parse_master,
     parse_positive,
     parse_seconds,
@@ -117,7 +119,7 @@ def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
 
 def add_window(parser: argparse.ArgumentParser, window: str) -> None:
     """Add the length of a window; ``window`` is its default."""
-    _add_duration(parser, "--window", window, "length of a window")
+    _add_duration(parser, "--window", window, "length of a window", parse_length)
 
 
 def add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
@@ -126,10 +128,16 @@ def add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
     _add_duration(parser, "--watermark", default, late)
 
 
-def _add_duration(parser: argparse._ActionsContainer, option: str, default: str, text: str) -> None:
+def _add_duration(
+    parser: argparse._ActionsContainer,
+    option: str,
+    default: str,
+    text: str,
+    parse: Callable[[str], float] = parse_seconds,
+) -> None:
     parser.add_argument(
         option,
-        type=parse_seconds,
+        type=parse,
         default=parse_seconds(default),
         metavar="DURATION",
         help=f"{text} (default {default})",

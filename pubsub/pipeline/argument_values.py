@@ -24,6 +24,14 @@ def parse_seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_length(text: str) -> float:
+    """Return the seconds in a duration of at least a millisecond."""
+    found = parse_seconds(text)
+    if found < _SECONDS["ms"]:
+        raise argparse.ArgumentTypeError(f"expected a duration of at least 1ms, not {text!r}")
+    return found
+
+
 def parse_positive(text: str) -> int:
     """Return a whole number of at least 1."""
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
@@ -66,23 +74,28 @@ def parse_master(text: str) -> str:
     return text
 
 
-def parse_time(text: str, option: str) -> datetime:
-    """Return a time in ISO 8601 with a time zone. Raises ConfigurationError."""
+def parse_time(text: str, option: str, others: str = "") -> datetime:
+    """Return a time in ISO 8601 with a time zone. Raises ConfigurationError.
+
+    ``others`` begins the list of the values that ``option`` takes besides.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
         raise ConfigurationError(
-            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
+            f"{option}: expected {others}a time such as 2026-01-31T12:00:00Z, not {text!r}"
         )
     return found
 
 
 def time_range(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
     """Return the times in ``--since`` and ``--until``. Raises ConfigurationError."""
-    since, until = options.since, options.until
-    return (
-        None if since is None else parse_time(since, "--since"),
-        None if until is None else parse_time(until, "--until"),
-    )
+    since = None if options.since is None else parse_time(options.since, "--since")
+    until = None if options.until is None else parse_time(options.until, "--until")
+    if since is not None and until is not None and since >= until:
+        raise ConfigurationError(
+            f"--since: {options.since} is not before --until, {options.until}: nothing is between"
+        )
+    return since, until

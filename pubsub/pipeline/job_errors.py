@@ -24,6 +24,17 @@ _JAVA_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$")
 _TWO_QUERIES = re.compile(r"Multiple streaming queries are concurrently using (\S+?)\.?(?:\s|$)")
 # Spark's ids of a query, before the cause of its end.
 _QUERY_IDS = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+# The options of the source and the sink that the command line sets, and its own names for them.
+_ARGUMENTS = {
+    "url": "--url",
+    "token": "--token-file",
+    "tokenFile": "--token-file",
+    "subscribe": "--subscribe",
+    "subscribePattern": "--subscribe-pattern",
+    "startingOffsets": "--starting",
+    "startingTimestamp": "--starting",
+}
+_OPTION = re.compile(rf"\boption ({'|'.join(_ARGUMENTS)})\b")
 # Separates the sentence in a Spark error from the error class and SQLSTATE around it.
 _SPARK_MESSAGE = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
 
@@ -34,6 +45,7 @@ def print_error(error: Exception, verbose: bool) -> int:
     if verbose:
         print(error, file=sys.stderr)
     if cause is not None:
+        cause = _OPTION.sub(lambda match: _ARGUMENTS[match[1]], cause)
         print(f"pubsub: {cause}", file=sys.stderr)
         return 1
     print(f"pubsub: {summarize(error)}; --debug shows the stack", file=sys.stderr)

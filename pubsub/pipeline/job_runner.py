@@ -89,6 +89,8 @@ def launch(name: str, options: argparse.Namespace) -> int:
     """Run the job ``name`` and return the exit code. Errors go to standard error."""
     job = importlib.import_module(f"pubsub.pipeline.jobs.{name.replace('-', '_')}")
     try:
+        # Java takes seconds to start, and a mistake in the options should be seen before.
+        job.check(options)
         in_java = getattr(job, "MESSAGES_IN_JAVA", True)
         with job_session(f"pubsub {name}", options, in_java) as spark, stop_on_signal() as stop:
             return int(job.run(spark, options, stop))

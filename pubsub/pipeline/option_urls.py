@@ -15,7 +15,7 @@ def source_urls(value: str) -> tuple[str, ...]:
     for each in urls:
         if urlsplit(each).scheme not in _HTTP:
             raise ConfigurationError(
-                f"option url: reading requires http:// or https://, not {each!r}"
+                f"option url: expected the HTTP API, http:// or https://, not {each!r}"
             )
     return urls
 

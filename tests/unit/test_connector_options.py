@@ -83,7 +83,7 @@ class Where(OptionsCase):
     def test_invalid_urls(self) -> None:
         for url in ("nowhere", "http://", "http://a:port", "http://a:0", "a:7080"):
             self.refused("option url", url=url)
-        self.refused("reading requires http", url="cafe://a:7070")
+        self.refused("expected the HTTP API, http", url="cafe://a:7070")
         self.refused("named twice", url="http://a,http://a/")
 
     def test_a_secret_in_a_url_is_refused_and_not_shown(self) -> None:

@@ -86,6 +86,14 @@ class JobTests(SynchronousTestCase):
         assert (found.table, found.to, found.topics) == ("t", "report.html", 8)
         assert time_range(found) == (datetime(2026, 1, 31, 12, tzinfo=UTC), None)
 
+    def test_times_in_the_wrong_order(self) -> None:
+        late, early = "2026-01-31T12:00:00Z", "2026-01-31T12:00:00+00:01"
+        assert time_range(parsed("replay", f"--since={early}", f"--until={late}"))
+        for until in (early, late):
+            found = parsed("replay", f"--since={late}", f"--until={until}")
+            error = str(raised(ConfigurationError, time_range, found))
+            assert error == f"--since: {late} is not before --until, {until}: nothing is between"
+
     def test_times_without_a_zone(self) -> None:
         for text in ("2026-01-31T12:00:00", "yesterday"):
             found = parsed("replay", f"--until={text}")

@@ -169,6 +169,12 @@ def open_target(options: argparse.Namespace) -> Target:
     return IcebergTarget(name, partition_by)
 
 
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError, StorageError and OSError."""
+    job_source.check(options, NAME)
+    open_target(options)
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
     target = open_target(options)

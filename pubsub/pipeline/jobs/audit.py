@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pubsub.pipeline import connector_options
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
@@ -27,8 +28,7 @@ from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
-from pubsub.pipeline.tables.location import target_location
-from pubsub.pipeline.tables.spark import TableTarget, append
+from pubsub.pipeline.tables.spark import TableTarget, append, target_by_day
 
 NAME = "audit"
 EVENTS = ("refused", "rotated", "evicted", "dropped", "malformed", "suppressed")
@@ -132,14 +132,22 @@ def _dump(alert: dict[str, Any]) -> bytes:
     return json.dumps(alert, default=lambda time: time.isoformat(), ensure_ascii=False).encode()
 
 
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError and OSError."""
+    job_source.check(options, NAME, connector_options.EVENTS)
+    if options.threshold is not None:
+        job_publisher.check_destination(options, "--alerts", options.alerts)
+    target_by_day(options)
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = TableTarget(target_location(options), ("day",))
+    target = target_by_day(options)
     audit = Audit(target)
     if options.threshold is not None:
         publisher = job_publisher.JobPublisher(options, options.alerts)
         audit = Audit(target, publisher, options.threshold)
-    events = job_source.stream(spark, options, NAME, "events")
+    events = job_source.stream(spark, options, NAME, connector_options.EVENTS)
     counted = relevant_events(events, options.window)
     query = JobQuery(counted, handle_batch=audit.write_batch, checkpoint_home=options.to)
     return run_query(NAME, query, options, stop)

@@ -10,7 +10,7 @@ import argparse
 import re
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,6 +27,7 @@ from pubsub.pipeline.jobs.feedback import Feedback
 from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, arrow_columns, batch_saver
+from pubsub.wire.text_file import read_text
 
 NAME = "derive"
 # The default ratio of the bytes to publish to those read, and the bytes of a message that is made
@@ -37,12 +38,8 @@ _PUBLISHED = ("topic", "value", "key", "headers")
 
 
 def read_sql(path: str) -> str:
-    """Return the statement in a file. Raises ConfigurationError for an unreadable file."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--sql: {path}: {error}") from None
-    return text.strip().removesuffix(";")
+    """Return the statement in a file. Raises ConfigurationError and OSError."""
+    return read_text(path).strip().removesuffix(";")
 
 
 def parse_destination(text: str) -> tuple[str, str]:
@@ -89,14 +86,36 @@ def to_messages(result: DataFrame, topic: str, feedback: Feedback | None) -> Dat
     )
 
 
-def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> list[str]:
-    """Create the views that ``sql`` names, and return their names."""
+def view_kinds(sql: str) -> list[str]:
+    """Return the views that ``sql`` names. Raises ConfigurationError if it names none."""
     kinds = [kind for kind in (MESSAGES, EVENTS) if re.search(rf"\b{kind}\b", sql, re.IGNORECASE)]
+    if not kinds:
+        raise ConfigurationError(
+            "--sql: the query reads neither the view messages nor the view events"
+        )
+    return kinds
+
+
+def create_views(spark: SparkSession, options: argparse.Namespace, kinds: Sequence[str]) -> None:
+    """Create the views ``kinds``."""
     for kind in kinds:
         stream = job_source.stream(spark, options, f"{NAME}-{kind}", kind)
         timed = stream.withWatermark("timestamp", spark_interval(options.watermark))
         timed.createOrReplaceTempView(kind)
-    return kinds
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError, StorageError and OSError."""
+    kind, name = parse_destination(options.to)
+    kinds = view_kinds(read_sql(options.sql))
+    for each in kinds:
+        job_source.check(options, f"{NAME}-{each}", each)
+    if kind == "topic":
+        check_publishing(options, name)
+        if name and not options.allow_feedback:
+            Feedback.of(options, kinds).check(name)
+    elif kind == "table":
+        _table_target(options, name)
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
@@ -104,8 +123,10 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     kind, name = parse_destination(options.to)
     sql = read_sql(options.sql)
     if kind == "topic":
-        check_publishing(options)
-    kinds = create_views(spark, options, sql)
+        check_publishing(options, name)
+        bound_batches(options)
+    kinds = view_kinds(sql)
+    create_views(spark, options, kinds)
     result = spark.sql(sql)
     if not result.isStreaming:
         raise ConfigurationError(
@@ -116,18 +137,19 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     return run_query(NAME, query, options, stop)
 
 
-def check_publishing(options: argparse.Namespace) -> None:
-    """Check the options of a job that publishes, and bound its batches by the broker's limits.
-
-    More bytes may be published than were read: a row as JSON takes some hundred bytes. Raises
-    ConfigurationError, Unreachable or Rejected.
-    """
-    if options.path:
-        raise ConfigurationError(
-            "--to topic: use --url instead of --path; a file cannot be published to"
-        )
+def check_publishing(options: argparse.Namespace, topic: str) -> None:
+    """Raise ConfigurationError if the job cannot publish to ``topic``; see check_destination."""
     if options.checkpoint is None:
         raise ConfigurationError("--to topic: option --checkpoint is required")
+    job_publisher.check_destination(options, "--to topic", topic or None)
+
+
+def bound_batches(options: argparse.Namespace) -> None:
+    """Bound the batches of a job that publishes by the broker's limits.
+
+    More bytes may be published than were read: a row as JSON takes some hundred bytes. Raises
+    Unreachable or Rejected.
+    """
     if options.max_bytes is None:
         fits = job_publisher.JobPublisher(options, "").batch_bytes()
         options.max_bytes = fits // _GROWTH
@@ -143,8 +165,7 @@ def job_query(
 ) -> JobQuery:
     """Return the query that writes ``result`` to its destination; see ``to_messages``."""
     if kind == "table":
-        partition_by = tuple(column for column in options.partition_by.split(",") if column)
-        target = TableTarget(target_location(options, name), partition_by)
+        target = _table_target(options, name)
         target.table(arrow_columns(result.schema)).create_if_missing()
         return JobQuery(result, handle_batch=batch_saver(target), checkpoint_home=name)
     if kind == "console":
@@ -155,6 +176,11 @@ def job_query(
         return writer.format("pubsub").options(**broker)
 
     return JobQuery(to_messages(result, name, feedback), configure_sink=to_topic)
+
+
+def _table_target(options: argparse.Namespace, name: str) -> TableTarget:
+    partition_by = tuple(column for column in options.partition_by.split(",") if column)
+    return TableTarget(target_location(options, name), partition_by)
 
 
 def _to_console(writer: DataStreamWriter) -> DataStreamWriter:

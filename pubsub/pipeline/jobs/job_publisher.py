@@ -8,10 +8,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pubsub.errors import ConfigurationError
+from pubsub.broker.topic_space.topic_names import topic_name
+from pubsub.errors import ConfigurationError, InvalidTopicName
 from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.option_urls import sink_urls
+from pubsub.pipeline.option_urls import source_urls
 from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any, check_shared
 from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes_now
 
@@ -23,11 +24,7 @@ class JobPublisher:
     """
 
     def __init__(self, options: argparse.Namespace, topic: str) -> None:
-        if getattr(options, "path", None):
-            raise ConfigurationError(
-                "publishing: use --url instead of --path; a file cannot be published to"
-            )
-        self._urls = sink_urls(options.url or DEFAULT_URL)
+        self._urls = broker_urls(options)
         self._credentials = Credentials(file=options.token_file)
         if len(self._urls) > 1:
             check_shared(self._urls, self._credentials)
@@ -66,6 +63,29 @@ class JobPublisher:
         staged_batch = StagedBatch(self._urls[0], self._credentials, query, batch, self._run)
         if parts := _stage(PartStager(staged_batch), messages):
             staged_batch.commit(list(parts))
+
+
+def check_destination(options: argparse.Namespace, argument: str, topic: str | None) -> None:
+    """Raise ConfigurationError if a job cannot publish to ``topic``, which ``argument`` names.
+
+    The topic is None if the rows name it.
+    """
+    broker_urls(options)
+    try:
+        if topic is not None:
+            topic_name(topic)
+    except InvalidTopicName as error:
+        raise ConfigurationError(f"{argument}: {error}") from None
+
+
+def broker_urls(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the brokers to publish to. Raises ConfigurationError."""
+    if getattr(options, "path", None):
+        raise ConfigurationError(
+            "publishing: use --url instead of --path; a file cannot be published to"
+        )
+    # A job publishes over HTTP only, like one that reads.
+    return source_urls(options.url or DEFAULT_URL)
 
 
 def _stage(stager: PartStager, messages: Sequence[pa.RecordBatch]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Opens the stream that the command line of a job describes."""
+"""Opens the stream that the command line of a job describes, and checks its options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.argument_values import parse_time
+from pubsub.pipeline.connector_options import MESSAGES, source_options
+from pubsub.pipeline.open_histories import open_histories
+from pubsub.pipeline.retry import Retry
 
 _CONSOLE = "console"
 
@@ -18,28 +21,50 @@ def stream(
     spark: SparkSession,
     options: argparse.Namespace,
     name: str,
-    kind: str = "messages",
+    kind: str = MESSAGES,
     headers: bool = False,
     source_format: str = "pubsub",
 ) -> DataFrame:
     """Return the stream of messages or events; its reader name begins with ``name``."""
-    reader = spark.readStream.format(source_format).options(**broker_options(options))
-    reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
+    settings = stream_options(options, name, kind, headers)
+    return spark.readStream.format(source_format).options(**settings).load()
+
+
+def check(options: argparse.Namespace, name: str, kind: str = MESSAGES) -> None:
+    """Check the options of the stream without Spark and without the broker.
+
+    Raises ConfigurationError, the errors of a history in a directory, and OSError for a file with a
+    token that cannot be read.
+    """
+    parsed = source_options(stream_options(options, name, kind), streaming=True)
+    parsed.credentials.read()
+    if parsed.path is not None:
+        (directory,) = open_histories(parsed)
+        Retry().call(directory.bounds)
+
+
+def stream_options(
+    options: argparse.Namespace, name: str, kind: str = MESSAGES, headers: bool = False
+) -> dict[str, str]:
+    """Return the options of the source. Raises ConfigurationError."""
+    found = {**broker_options(options), "stream": kind}
+    found["maxOffsetsPerTrigger"] = str(options.max_rows)
     if options.max_bytes is not None:
-        reader = reader.option("maxBytesPerTrigger", str(options.max_bytes))
+        found["maxBytesPerTrigger"] = str(options.max_bytes)
     if options.skip_lost:
-        reader = reader.option("failOnDataLoss", "false")
+        found["failOnDataLoss"] = "false"
     place = options.checkpoint or options.to
     if options.path is None and place != _CONSOLE:
         # Only this checkpoint has the name, and a query can read the stream twice.
-        reader = reader.options(readerName=reader_name(name, place), exclusiveReader="false")
-    if kind == "messages":
+        found |= {"readerName": reader_name(name, place), "exclusiveReader": "false"}
+    if kind == MESSAGES:
         if options.subscribe:
-            reader = reader.option("subscribe", options.subscribe)
+            found["subscribe"] = options.subscribe
         if options.subscribe_pattern:
-            reader = reader.option("subscribePattern", options.subscribe_pattern)
-        reader = reader.option("includeHeaders", str(headers).lower())
-    return reader.option(*starting_option(options.starting)).load()
+            found["subscribePattern"] = options.subscribe_pattern
+        found["includeHeaders"] = str(headers).lower()
+    option, value = starting_option(options.starting)
+    return {**found, option: value}
 
 
 def reader_name(job: str, place: str) -> str:
@@ -65,5 +90,5 @@ def starting_option(text: str) -> tuple[str, str]:
     """Return name and value of the option for the start of the first run."""
     if text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return "startingOffsets", text
-    parse_time(text, "--starting")
+    parse_time(text, "--starting", "earliest, latest, JSON with offsets, or ")
     return "startingTimestamp", text

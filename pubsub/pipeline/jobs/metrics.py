@@ -21,8 +21,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.late_messages import LateMessageCounter
-from pubsub.pipeline.tables.location import target_location
-from pubsub.pipeline.tables.spark import TableTarget, append
+from pubsub.pipeline.tables.spark import TableTarget, append, target_by_day
 
 NAME = "metrics"
 _POINTS = (0.5, 0.95, 0.99)
@@ -154,12 +153,20 @@ class Metrics:
         append(self._target, late_rows(late, self._length), f"{query}-late", number)
 
 
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError and OSError."""
+    job_source.check(options, NAME)
+    if options.publish is not None:
+        job_publisher.check_destination(options, "--publish", options.publish)
+    target_by_day(options)
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
     publisher = None
     if options.publish is not None:
         publisher = job_publisher.JobPublisher(options, options.publish)
-    metrics = Metrics(TableTarget(target_location(options), ("day",)), options.window, publisher)
+    metrics = Metrics(target_by_day(options), options.window, publisher)
     late_counter = LateMessageCounter(metrics.write_late)
     messages = job_source.stream(spark, options, NAME)
     windowed = with_windows(messages, options.window, options.watermark)

@@ -26,7 +26,7 @@ from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.checkpoint_lock import checkpoint_lock
-from pubsub.pipeline.connector_options import parse_topics
+from pubsub.pipeline.connector_options import Credentials, parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
 from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder
@@ -170,10 +170,17 @@ def replay(
             number += 1
 
 
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError, StorageError and OSError."""
+    time_range(options)
+    parse_topics(options.subscribe)
+    job_publisher.broker_urls(options)
+    Credentials(file=options.token_file).read()
+    open_delta(table_location(options))
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    # Check the times before anything is opened.
-    time_range(options)
     topics = parse_topics(options.subscribe)
     archive = table_location(options)
     publisher = job_publisher.JobPublisher(options, "")

@@ -13,13 +13,13 @@ import threading
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pubsub.pipeline.connector_options import EVENTS
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.location import target_location
-from pubsub.pipeline.tables.spark import TableTarget, batch_saver
+from pubsub.pipeline.tables.spark import batch_saver, target_by_day
 
 NAME = "sessions"
 COLUMNS = (
@@ -67,11 +67,16 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
     )
 
 
+def check(options: argparse.Namespace) -> None:
+    """Check the options. Raises ConfigurationError and OSError."""
+    job_source.check(options, NAME, EVENTS)
+    target_by_day(options)
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = TableTarget(target_location(options), ("day",))
-
-    events = job_source.stream(spark, options, NAME, "events")
+    target = target_by_day(options)
+    events = job_source.stream(spark, options, NAME, EVENTS)
     table = rows(events, options.longest, options.watermark)
     query = JobQuery(table, handle_batch=batch_saver(target), checkpoint_home=options.to)
     return run_query(NAME, query, options, stop)

@@ -6,6 +6,7 @@ the driver selects files and workers read them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,12 @@ from pubsub.pipeline.tables.delta import Delta, open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
-from pubsub.pipeline.tables.location import Location, StorageOptions, storage_errors
+from pubsub.pipeline.tables.location import (
+    Location,
+    StorageOptions,
+    storage_errors,
+    target_location,
+)
 from pubsub.pipeline.tables.parquet import ParquetFiles
 from pubsub.pipeline.tables.storage import open_storage
 from pubsub.pipeline.tables.valid_text import with_valid_text
@@ -92,6 +98,14 @@ class TableTarget:
             batch=batch,
             directory_of=kind.directory_of,
         )
+
+
+def target_by_day(options: argparse.Namespace) -> TableTarget:
+    """Return the table on the command line of a job whose rows have a ``day``.
+
+    Raises ConfigurationError and StorageError.
+    """
+    return TableTarget(target_location(options), ("day",))
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
