@@ -107,8 +107,9 @@ def job_session(
     Without ``messages_in_java`` Java only plans.
     """
     if not options.verbose:
-        # This logger shows the stack trace of errors that are reported in one line.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        # These loggers show the stack trace of errors that are reported in one line.
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
         spark = _start_session(name, options, messages_in_java)
     except Py4JJavaError as error:
@@ -247,7 +248,14 @@ def _run_query(
     stop: threading.Event,
     batch_lock: threading.Lock,
 ) -> None:
-    _show_progress(writer.start(), job_query, display, stop, batch_lock)
+    query = writer.start()
+    try:
+        _show_progress(query, job_query, display, stop, batch_lock)
+    except StreamingQueryException:
+        # The error is known before the thread of the query has ended, which needs the session, and
+        # without whose end the query cannot be started again.
+        query.stop()
+        raise
 
 
 def _while_locked(

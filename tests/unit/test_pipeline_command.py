@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import signal
 import threading
 from contextlib import redirect_stderr
@@ -11,7 +12,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, call, patch
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -219,6 +220,27 @@ class ErrorsTests(TestCase):
         assert job_errors.summarize(RuntimeError(stack)) == "java.io.X: No space left on device"
         ended = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: [CAST] no."
         assert job_errors.summarize(RuntimeError(ended)) == "[CAST] no"
+
+    def test_a_failed_query_has_ended_before_its_error_is_raised(self) -> None:
+        query = MagicMock()
+        query.awaitTermination.side_effect = StreamingQueryException("failed")
+        writer = MagicMock()
+        writer.start.return_value = query
+        shown = Display(io.StringIO(), live=False)
+        given = (MagicMock(), shown, threading.Event(), threading.Lock())
+        with pytest.raises(StreamingQueryException):
+            job_runner._run_query(writer, *given)
+        assert query.mock_calls[-1] == call.stop()
+
+    def test_loggers_of_pyspark_show_stacks_on_request_only(self) -> None:
+        names = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+        loggers = [logging.getLogger(name) for name in names]
+        for logger in loggers:
+            self.addCleanup(logger.setLevel, logger.level)
+        for more, shown in ((("--debug",), True), ((), False)):
+            options = arguments.job_parser("archive").parse_args(["--to=x", *more])
+            with patch.object(job_runner, "_start_session"), job_runner.job_session("x", options):
+                assert [each.isEnabledFor(logging.ERROR) for each in loggers] == [shown] * 2
 
     def test_a_commit_that_the_broker_forgot_is_tried_again(self) -> None:
         lost = StreamingQueryException(f"[STREAM_FAILED] sink: parts are lost; {RUN_AGAIN}")
