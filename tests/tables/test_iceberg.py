@@ -23,7 +23,7 @@ from pyiceberg.types import BinaryType, LongType, NestedField, StringType
 from twisted.trial.unittest import TestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables import iceberg
+from pubsub.pipeline.tables import iceberg, iceberg_catalog
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.iceberg import Iceberg, IcebergTarget
@@ -209,6 +209,41 @@ class IcebergTests(TestCase):
             assert not self.put("q", number, rows)
             self.table.discard(files, "q")
             assert self.offsets() == list(range(16 * (number + 1)))
+
+    def test_a_catalog_that_is_away_is_tried_again_by_a_job_that_runs(self) -> None:
+        self.table.create_if_missing()
+        self.target = IcebergTarget(self.name, BY).running()
+        self.table = self.target.table(SCHEMA)
+        commit = SqlCatalog.commit_table
+        # Whether each commit takes effect, and whether it is answered.
+        outcomes = [(False, False), (True, True), (True, False)]
+
+        def fails_at_times(*arguments: Any) -> Any:
+            takes_effect, is_answered = outcomes.pop(0)
+            found = commit(*arguments) if takes_effect else None
+            if not is_answered:
+                raise TimeoutError("no reply")
+            return found
+
+        with patch.object(SqlCatalog, "commit_table", fails_at_times):
+            assert self.put("q", 0, batch(0, 16))
+            assert not self.put("q", 1, batch(16, 16))
+        assert self.offsets() == list(range(32))
+        load, failures = SqlCatalog.load_table, [OSError("gone")] * 2
+
+        def is_away_at_first(*arguments: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return load(*arguments)
+
+        with patch.object(SqlCatalog, "load_table", is_away_at_first):
+            assert self.put("q", 2, batch(32, 16))
+        with (
+            patch.object(SqlCatalog, "load_table", side_effect=OSError("gone")),
+            patch.object(iceberg_catalog, "_PATIENCE_SECONDS", 0.1),
+            pytest.raises(StorageError, match="the catalog fails: gone"),
+        ):
+            IcebergTarget(self.name, BY).running().prepared()
 
     def test_of_two_writers_of_one_batch_one_succeeds(self) -> None:
         self.table.create_if_missing()

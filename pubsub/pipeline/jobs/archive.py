@@ -178,13 +178,13 @@ def check(options: argparse.Namespace) -> None:
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
     target = open_target(options)
-    # More messages can be lost when a batch is run again.
-    repeatable = not options.skip_lost
-    archive = Archive(target, options.headers, options.compact_every, repeatable)
     spark.dataSource.register(RangeSource)
     stream = job_source.stream(spark, options, NAME, headers=options.headers, source_format=FORMAT)
     # The table must exist before a checkpoint in its directory.
     target.table(columns(options.headers, has_buckets(target))).create_if_missing()
+    # More messages can be lost when a batch is run again.
+    repeatable = not options.skip_lost
+    archive = Archive(target.running(), options.headers, options.compact_every, repeatable)
     query = JobQuery(
         stream,
         handle_batch=archive.write_batch,

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, TableProperties
@@ -39,6 +39,7 @@ from pubsub.pipeline.tables.iceberg_files import (
     IcebergFiles,
     IcebergWriter,
     data_file,
+    has_deleted_rows,
     have_same_columns,
 )
 from pubsub.pipeline.tables.iceberg_layout import check_iceberg_layout
@@ -67,6 +68,10 @@ class IcebergTarget:
         """Return the table for rows of ``schema``."""
         return Iceberg(self.name, schema, self.partition_by)
 
+    def running(self) -> IcebergTarget:
+        """Return the target for a job that has begun; see IcebergName."""
+        return replace(self, name=self.name.running())
+
     def prepared(self) -> IcebergTarget:
         """Return the target for workers. The table must exist."""
         files = IcebergFiles.of(self.table(pa.schema([])).open())
@@ -89,8 +94,7 @@ class Iceberg:
 
     def open(self) -> Table:
         """Return the newest version of the table, which must exist."""
-        with catalog_errors(self.name):
-            table = self._catalog.load_table(self.name.identifier)
+        table = self.name.call(lambda: self._catalog.load_table(self.name.identifier))
         # By its retries pyiceberg would commit a batch that another writer committed meanwhile.
         # This changes only the copy of the properties in memory.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
@@ -101,12 +105,12 @@ class Iceberg:
 
         Raises ConfigurationError if there is another table.
         """
-        with catalog_errors(self.name):
-            if not self._catalog.table_exists(self.name.identifier):
-                self._create()
+        self.name.call(self._create)
         check_iceberg_layout(self.name, self.open(), self.schema, self.partition_by)
 
     def _create(self) -> None:
+        if self._catalog.table_exists(self.name.identifier):
+            return
         schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(self.schema))
         with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace(self.name.namespace)
@@ -137,14 +141,18 @@ class Iceberg:
         removed, and the table does not change.
         """
         for _ in range(_COMMIT_ATTEMPTS):
-            table = self.open()
-            if last_iceberg_batch(table, query) >= batch:
-                self.discard(files, query)
-                return False
-            with suppress(CommitFailedException), catalog_errors(self.name):
-                self._append(table, files, query, batch)
-                return True
+            with suppress(CommitFailedException):
+                # Also after a failure, as the commit can have taken effect.
+                return self.name.call(lambda: self._commit_if_new(files, query, batch))
         raise StorageError(f"{self.name}: other writers keep changing the table; run the job again")
+
+    def _commit_if_new(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
+        table = self.open()
+        if last_iceberg_batch(table, query) >= batch:
+            self.discard(files, query)
+            return False
+        self._append(table, files, query, batch)
+        return True
 
     def last_batch(self, query: str) -> int:
         """Return the number of the last batch of ``query`` in the table, or -1."""
@@ -193,12 +201,9 @@ class Iceberg:
         files of this package that none lists are removed.
         """
         with catalog_errors(self.name):
-            try:
-                table = self.open()
-            except StorageError:
-                if not self._catalog.table_exists(self.name.identifier):
-                    return 0
-                raise
+            if not self._catalog.table_exists(self.name.identifier):
+                return 0
+            table = self.open()
             replaced, failures = 0, MergeFailures()
             for group in _groups(table):
                 with failures.noted():
@@ -222,7 +227,7 @@ class Iceberg:
         merged = write_file(storage, path, values, rows)
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
-            if _has_deleted_rows(table):
+            if has_deleted_rows(table):
                 return 0
             with suppress(CommitFailedException):
                 try:
@@ -312,16 +317,6 @@ def _listed(table: Table, snapshots: Sequence[Snapshot]) -> Iterator[_Listed]:
             yield _Listed(file.file_path.removeprefix(root), _values(table, file), file)
 
 
-def _has_deleted_rows(table: Table) -> bool:
-    """Return whether other files list deleted rows, which are still in the data files."""
-    snapshot = table.current_snapshot()
-    return snapshot is not None and any(
-        manifest.content == ManifestContent.DELETES
-        and (manifest.has_added_files() or manifest.has_existing_files())
-        for manifest in snapshot.manifests(table.io)
-    )
-
-
 def _values(table: Table, file: DataFile) -> Values:
     found: list[str | None] = []
     for number, field in enumerate(table.spec().fields):
@@ -338,7 +333,7 @@ def _groups(table: Table) -> Iterator[list[_Listed]]:
 
     Files of others are not merged. Nor is a table with deleted rows, as these are in other files.
     """
-    if _has_deleted_rows(table):
+    if has_deleted_rows(table):
         return
     found: defaultdict[Values, list[_Listed]] = defaultdict(list)
     for file in _current(table):

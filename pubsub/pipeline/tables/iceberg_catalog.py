@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 
 from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline.history import Unreachable
+from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.tables.location import StorageError, StorageOptions
+
+_Result = TypeVar("_Result")
+_PATIENCE_SECONDS = 60.0
+
+
+class CatalogFailure(StorageError, Unreachable):
+    """A failure of a catalog or of its files; a retry can succeed."""
+
+    reason = "storage"
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergName:
     """A table by its identifier in a catalog of pyiceberg's configuration.
 
-    ``options`` are added to that configuration, and can be credentials.
+    ``options`` are added to that configuration, and can be credentials. A request that fails is
+    tried again for ``patience`` seconds.
     """
 
     identifier: str
     catalog: str
     options: StorageOptions = field(default=(), repr=False)
+    patience: float = 0.0
 
     def __post_init__(self) -> None:
         parts = self.identifier.split(".")
@@ -41,8 +55,23 @@ class IcebergName:
 
     def open(self) -> Catalog:
         """Return the catalog. Raises StorageError."""
-        with catalog_errors(self):
-            return load_catalog(self.catalog, **dict(self.options))
+        return self.call(lambda: load_catalog(self.catalog, **dict(self.options)))
+
+    def running(self) -> IcebergName:
+        """Return the name for a job whose catalog has answered, and may be away for a while."""
+        return replace(self, patience=_PATIENCE_SECONDS)
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Return the result of ``function``, which uses the catalog.
+
+        Raises as ``catalog_errors``.
+        """
+
+        def attempt() -> _Result:
+            with catalog_errors(self):
+                return function()
+
+        return Retry(self.patience).call(attempt)
 
 
 @contextmanager
@@ -58,7 +87,7 @@ def catalog_errors(name: IcebergName) -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        raise StorageError(
+        raise CatalogFailure(
             f"{name}: the catalog fails: {text}; check --catalog, --catalog-option and the "
             "configuration of pyiceberg"
         ) from None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow.fs import SubTreeFileSystem
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
@@ -89,6 +89,16 @@ def have_same_columns(parts: Sequence[pa.Table]) -> bool:
     """
     ids = {(field.name, (field.metadata or {}).get(_ID)) for part in parts for field in part.schema}
     return len(ids) == len({name for name, _ in ids})
+
+
+def has_deleted_rows(table: Table) -> bool:
+    """Return whether other files list deleted rows, which are still in the data files."""
+    snapshot = table.current_snapshot()
+    return snapshot is not None and any(
+        manifest.content == ManifestContent.DELETES
+        and (manifest.has_added_files() or manifest.has_existing_files())
+        for manifest in snapshot.manifests(table.io)
+    )
 
 
 def data_file(table: Table, url: str, file: WrittenFile, partition_by: tuple[str, ...]) -> DataFile:

@@ -73,6 +73,10 @@ class TableTarget:
     def __post_init__(self) -> None:
         KINDS[self.kind].check_directory(self.path)
 
+    def running(self) -> TableTarget:
+        """Return the target for a job that has begun."""
+        return self
+
     def prepared(self) -> TableTarget:
         """Return the target for workers. The table must exist."""
         return self
