@@ -51,6 +51,12 @@ class CheckTests(TestCase):
         self.mistaken(
             f"{missing}: No such file or directory", "audit", self.to, f"--token-file={missing}"
         )
+        empty = self.directory / "empty"
+        empty.touch()
+        self.mistaken(
+            f"--token-file: {empty}: the file is empty",
+            "dead-letters", self.to, f"--token-file={empty}",
+        )  # fmt: skip
         self.mistaken(
             f"{missing}: the directory of the history does not exist",
             "archive", self.to, f"--path={missing}",

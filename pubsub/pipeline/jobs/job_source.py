@@ -8,9 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.argument_values import parse_time
-from pubsub.pipeline.connector_options import MESSAGES, source_options
+from pubsub.pipeline.connector_options import MESSAGES, Credentials, source_options
 from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.retry import Retry
 
@@ -37,10 +38,16 @@ def check(options: argparse.Namespace, name: str, kind: str = MESSAGES) -> None:
     token that cannot be read.
     """
     parsed = source_options(stream_options(options, name, kind), streaming=True)
-    parsed.credentials.read()
+    check_token(parsed.credentials)
     if parsed.path is not None:
         (directory,) = open_histories(parsed)
         Retry().call(directory.bounds)
+
+
+def check_token(credentials: Credentials) -> None:
+    """Raise ConfigurationError for an empty file, and OSError for one that cannot be read."""
+    if credentials.given and not credentials.read():
+        raise ConfigurationError(f"--token-file: {credentials.file}: the file is empty")
 
 
 def stream_options(

@@ -29,6 +29,7 @@ from pubsub.pipeline.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.connector_options import Credentials, parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
+from pubsub.pipeline.jobs.job_source import check_token
 from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder
 from pubsub.pipeline.message_pieces import pieces
 from pubsub.pipeline.progress import BatchProgress, Display
@@ -175,7 +176,7 @@ def check(options: argparse.Namespace) -> None:
     time_range(options)
     parse_topics(options.subscribe)
     job_publisher.broker_urls(options)
-    Credentials(file=options.token_file).read()
+    check_token(Credentials(file=options.token_file))
     open_delta(table_location(options))
 
 
