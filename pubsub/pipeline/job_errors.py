@@ -22,6 +22,8 @@ _CAUSE = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception|Warning)(?:: .+)?)$")
 _JAVA_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$")
 # Spark's text for two queries that begin the same batch.
 _TWO_QUERIES = re.compile(r"Multiple streaming queries are concurrently using (\S+?)\.?(?:\s|$)")
+# Java's errors of a full disk, which name no file.
+_FULL_DISK = re.compile(r"java\.io\.IOException: (No space left on device|Disk quota exceeded)")
 # Spark's ids of a query, before the cause of its end.
 _QUERY_IDS = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 # The options of the source and the sink that the command line sets, and its own names for them.
@@ -80,6 +82,12 @@ def explain(error: BaseException) -> str | None:
         return (
             f"{two_queries[1]}: another job uses this checkpoint; stop it, or give this job "
             "another directory with --checkpoint"
+        )
+    full = _FULL_DISK.search(str(error))
+    if full:
+        return (
+            f"{full[1]}: the disk of the checkpoint, or of Spark's temporary files; make room, and "
+            "run the job again"
         )
     if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
         match = _SPARK_MESSAGE.search(str(error))

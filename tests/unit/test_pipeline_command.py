@@ -190,6 +190,15 @@ class ErrorsTests(TestCase):
         full = RuntimeError("\nOSError: [Errno 28] No space left on device: '/x/y'\n")
         assert job_errors.explain(full) == "/x/y: No space left on device"
 
+    def test_a_full_disk_that_java_finds(self) -> None:
+        for text in ("No space left on device", "Disk quota exceeded"):
+            error = StreamingQueryException(
+                "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
+                f"java.io.IOException: {text} SQLSTATE: XXKST"
+            )
+            where = "the disk of the checkpoint, or of Spark's temporary files"
+            assert job_errors.explain(error) == f"{text}: {where}; make room, and run the job again"
+
     def test_exit_codes(self) -> None:
         errors = io.StringIO()
         with redirect_stderr(errors):
