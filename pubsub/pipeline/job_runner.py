@@ -92,8 +92,11 @@ def launch(name: str, options: argparse.Namespace) -> int:
         # Java takes seconds to start, and a mistake in the options should be seen before.
         job.check(options)
         in_java = getattr(job, "MESSAGES_IN_JAVA", True)
-        with job_session(f"pubsub {name}", options, in_java) as spark, stop_on_signal() as stop:
-            return int(job.run(spark, options, stop))
+        # The handlers come first: a KeyboardInterrupt while Java starts would leave it behind, as
+        # PySpark then removes the directory in which Java is to write its port, and Java neither
+        # ends after that error nor reads the end of its input.
+        with stop_on_signal() as stop, job_session(f"pubsub {name}", options, in_java) as spark:
+            return 0 if stop.is_set() else int(job.run(spark, options, stop))
     except (PubSubError, PySparkException, Py4JError, OSError) as error:
         return print_error(error, options.verbose)
 

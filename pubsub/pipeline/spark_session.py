@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -74,15 +75,23 @@ def start_session(name: str, chosen: Mapping[str, str], detached: bool = False) 
 
     With ``detached`` Java and the workers get a process group of their own: a signal to the group
     of this process, such as that of a service manager, reaches only this process, which can end in
-    order. If this process is killed, Java ends too, as its standard input is closed.
+    order. If this process is killed, Java ends too, as its standard input is closed. The handler
+    of SIGINT stays, too.
     """
+    handler = signal.getsignal(signal.SIGINT)
     if detached and "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
             conf, popen_kwargs={"start_new_session": True}
         )
         SparkContext(conf=conf, gateway=gateway)
+        # It has set a handler that raises KeyboardInterrupt in the middle of calls of Java.
+        signal.signal(signal.SIGINT, handler)
     builder = SparkSession.Builder().appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if detached:
+        # Where spark-submit has started Java, the context is made only now.
+        signal.signal(signal.SIGINT, handler)
+    return session

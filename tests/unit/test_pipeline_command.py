@@ -7,7 +7,8 @@ import json
 import logging
 import signal
 import threading
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -21,7 +22,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.commands import command
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.pipeline import argument_values, arguments, job_errors, job_runner
-from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs import archive, job_source
 from pubsub.pipeline.jobs.derive import parse_destination
 from pubsub.pipeline.jobs.replay import RateLimit
 from pubsub.pipeline.late_messages import LateMessageCounter
@@ -221,6 +222,24 @@ class ErrorsTests(TestCase):
                 assert stop.is_set()
                 assert [signal.getsignal(kind) for kind in kinds] == [signal.SIG_DFL] * 2
             assert [signal.getsignal(kind) for kind in kinds] == before
+
+    def test_a_signal_while_java_starts_stops_the_job_after_the_start(self) -> None:
+        ended = []
+
+        @contextmanager
+        def session(*_: object) -> Iterator[None]:
+            signal.raise_signal(signal.SIGINT)
+            yield
+            ended.append(True)
+
+        options = arguments.job_parser("archive").parse_args([f"--to={mkdtemp()}"])
+        self.addCleanup(rmtree, options.to)
+        with (
+            patch.object(job_runner, "job_session", session),
+            patch.object(archive, "run", side_effect=AssertionError("run")),
+        ):
+            assert job_runner.launch("archive", options) == 0
+        assert ended
 
     def test_the_cause_of_a_failure_in_java(self) -> None:
         stack = "An error occurred while calling o81.start.\n: java.io.IOException: full\n\tat a.b"
