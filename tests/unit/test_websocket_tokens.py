@@ -6,12 +6,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.clients.connection_marks import mark_text
 from pubsub.broker.credentials.master_secrets import SecretRing
 from pubsub.http_api.requests.flow_control import WAIT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, recheck_all
 from tests.unit.slow_store import Slow
-from tests.unit.web import WebHouse
+from tests.unit.web import WebClient, WebHouse
 from tests.unit.web_sockets import SocketClient, connected, request_of
 
 ENDED = "the token is not valid any more"
@@ -113,3 +114,33 @@ class EndTests(SynchronousTestCase):
         self.house.pass_time(6)
         assert client.pull() == []
         assert client.close_code == 4001
+
+
+class SessionIdentityTests(SynchronousTestCase):
+    """The name that lists of sessions and lines of the log show"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+
+    def identity(self, client: WebClient) -> str:
+        """Return the identity of the connection of ``client``, as administrators see it."""
+        path = f"/v1/sessions/{mark_text(client.channel.mark)}"
+        name: str = self.house.get(path, token=self.house.token("admin")).json["identity"]
+        assert client.channel.log_fields().get("identity", "") == name
+        return name
+
+    def test_it_is_that_of_the_last_connect(self) -> None:
+        socket = connected(self.house, token=self.house.token(sub="ada").decode())
+        assert self.identity(socket.client) == "ada"
+        socket.ask("connect", token=self.house.token(sub="eve").decode())
+        assert self.identity(socket.client) == "eve"
+        socket.send("connect", token="forged")
+        assert "error" in socket.pull()[0]
+        assert self.identity(socket.client) == "eve"
+        socket.ask("connect")
+        assert self.identity(socket.client) == ""
+
+    def test_that_of_a_request_is_not_kept(self) -> None:
+        client = self.house.connect()
+        assert client.get("/v1/topics", token=self.house.token(sub="ada")).status == 200
+        assert self.identity(client) == ""

@@ -10,6 +10,7 @@ one for each range, as Spark's tasks do, and reading the events would produce mo
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
@@ -62,7 +63,6 @@ class Channel(BoundedChannel):
     cut: Any = None
     long_response: LongResponse | None = None
     _admitted_host: str | None = None  # See ``admit``.
-    _identity: Identity | None = None
     _limiters: tuple[RateLimiter, ...] | None = None
     _last_response: LongResponse | None = None
     _events: ConnectionEvents | None = None
@@ -87,14 +87,13 @@ class Channel(BoundedChannel):
 
     def log_fields(self) -> dict[str, str]:
         """See ``Marked``."""
-        return describe(self.mark, self.listener.event_protocol, self.label, self._identity)
+        known = vars(self).get("identity")
+        return describe(self.mark, self.listener.event_protocol, self.label, known)
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
-        """The identity that the client has proved by its connection, and not in a request."""
-        if self._identity is None:
-            self._identity = identity_of(self.transport, self.listener.settings["tls-identity"])
-        return self._identity
+        """See ``RequestChannel``."""
+        return identity_of(self.transport, self.listener.settings["tls-identity"])
 
     @property
     def leaving(self) -> bool:

@@ -102,10 +102,9 @@ class RequestChannel(Marked, Protocol):
 
     upgraded: bool
     """True if the connection speaks the protocol of the long response instead of HTTP."""
-
-    @property
-    def identity(self) -> Identity:
-        """The identity that the client has proved by its connection, and not in a request."""
+    identity: Identity
+    """The identity that the client has proved by its connection, or last to its WebSocket: that of
+    a request is not kept, as the next one may have another token."""
 
     @property
     def leaving(self) -> bool:

@@ -204,6 +204,8 @@ class WebSocketClient(LiveResponse):
         except Exception as problem:
             self._refuse(id, problem)
             return
+        if op == "connect":
+            self.channel.identity = self._requests.access.identity
         if not self._connected:
             self._connected = True
             self._listener.handshakes.done(self)
