@@ -51,6 +51,11 @@ class Setting:
     help: str
     flag: str = ""
 
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option has no value: it turns the setting on."""
+        return self.kind.is_flag or (self.kind is BOOLEAN and not self.default)
+
     def read(self, value: object) -> Any:
         """Parse ``value``; raises ValueError with the name of this setting."""
         try:

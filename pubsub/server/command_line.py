@@ -73,9 +73,8 @@ class Options(usage.Options):
         try:
             super().parseOptions(options)  # type: ignore[no-untyped-call]
         except (usage.UsageError, ConfigurationError) as error:
-            # Those of getopt do not say which options there are.
-            mistyped = isinstance(error.__context__, GetoptError)
-            hint = "; twistd pubsub --help lists the options" if mistyped else ""
+            # Those of getopt have no remedy.
+            hint = _hint(str(error)) if isinstance(error.__context__, GetoptError) else ""
             raise SystemExit(f"pubsub: {error}{hint}") from None
 
     def parseArgs(self, *arguments: str) -> None:
@@ -130,6 +129,12 @@ class Options(usage.Options):
         return help_text(self._protocols)
 
 
+def _hint(problem: str) -> str:
+    if "must not have an argument" in problem:
+        return ": it stands for on; the file that --config names can have another value"
+    return "; twistd pubsub --help lists the options"
+
+
 def _help(setting: Setting) -> str:
     default = setting.default
     if default in ("", None):
@@ -162,7 +167,7 @@ def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Option
         for s in protocol.settings
     ]
     for name, setting in named:
-        if setting.kind.is_flag or (setting.kind is BOOLEAN and not setting.default):
+        if setting.is_flag:
             flags.append([name, None, setting.help])
         elif setting.kind.repeated:
             methods[f"opt_{name.replace('-', '_')}"] = _collect(name, setting)

@@ -113,8 +113,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _row(name: str, setting: Setting) -> tuple[str, str]:
-    if setting.kind is BOOLEAN and not setting.default:
-        return f"--{name}", setting.help
+    if setting.is_flag:
+        default = "" if setting.kind is BOOLEAN else _default(setting)
+        return f"--{name}", f"{setting.help}{default}"
     repeated = setting.kind.repeated and "repeated" not in setting.help
     more = "; may be repeated" if repeated else ""
     return f"--{name} {setting.kind.syntax}", f"{setting.help}{more}{_default(setting)}"

@@ -211,7 +211,8 @@ class MistakeTests(SynchronousTestCase):
 
     def test_a_missing_or_superfluous_value(self) -> None:
         self.refuses("max-topics", "--max-topics")
-        self.refuses("loud", "--loud=yes")
+        self.refuses("--loud must not have an argument: it stands for on", "--loud=yes")
+        self.refuses("the file that --config names", "--allow-anonymous=off")
 
     def test_positional_arguments(self) -> None:
         self.refuses("unexpected argument 'now'", "now")

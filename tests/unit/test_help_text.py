@@ -55,6 +55,11 @@ class BrokerHelpTests(SynchronousTestCase):
     def test_it_is_readable_in_80_columns(self) -> None:
         assert max(map(len, self.text.splitlines())) <= 80
 
+    def test_an_option_without_a_value_has_none(self) -> None:
+        for name in ("allow-anonymous", "events"):
+            assert re.search(rf"(?m)^  --{name}(   |$)", self.text), name
+        assert "--tuning on|off " in self.text
+
     def test_a_repeated_option_says_so_once(self) -> None:
         assert "may be repeated; may be repeated" not in " ".join(self.text.split())
 
