@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ from playwright.sync_api import Browser, Page
 
 from tests.integration.broker import HOST, Start, brokers, listen
 from tests.integration.cluster import free_port
+from tests.integration.fast_client import make_secret, make_token
 
 ROOT = Path(__file__).parents[2]
 PAGE = """<!doctype html><title>page</title><script>
 {script}
-const got = [], client = pubsub("{url}", ["greetings"], (message) => got.push(message.value));
+const got = [], tokens = {tokens}, getToken = tokens && (() => tokens.shift());
+addEventListener("unhandledrejection", () => got.push("unhandled"));
+const client = pubsub("{url}", ["greetings"], (message) => got.push(message.value), getToken);
 </script>"""
 
 
@@ -79,14 +83,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def open_page(browser: Browser, site: tuple[Path, str], port: int) -> Page:
-    """Open the page of the documentation, which has no errors."""
+def open_page(
+    browser: Browser, site: tuple[Path, str], port: int, tokens: list[str] | None = None
+) -> Page:
+    """Open the page of the documentation, with a token for each connection if any."""
     directory, origin = site
     text = (ROOT / "docs" / "websocket.md").read_text()
     (script,) = re.findall(r"```js\n(function.*?)```", text, re.DOTALL)
     assert script.count("\n") == 30
     url = f"ws://{HOST}:{port}/v1/ws"
-    (directory / "page.html").write_text(PAGE.format(script=script, url=url))
+    content = PAGE.format(script=script, url=url, tokens=json.dumps(tokens))
+    (directory / "page.html").write_text(content)
     page = browser.new_page()
     page.goto(f"{origin}/page.html")
     return page
@@ -120,6 +127,19 @@ def test_the_page_goes_on_after_a_restart(
     wait_for(page, "hello ☃", "while the page was away")
     page.evaluate(PUBLISH, "again")
     wait_for(page, "hello ☃", "while the page was away", "again")
+    page.close()
+
+
+def test_the_page_goes_on_with_another_token(
+    browser: Browser, site: tuple[Path, str], start: Start, tmp_path: Path
+) -> None:
+    secret = make_secret(tmp_path / "secret")
+    config = tmp_path / "pubsub.toml"
+    config.write_text(f'secret-file = "{secret}"\nallow-anonymous = false\n')
+    broker = Restarted(start, tmp_path, f"--http-origins={site[1]}", f"--config={config}")
+    page = open_page(browser, site, broker.port, ["not a token", make_token(secret).decode()])
+    page.evaluate(f"(value) => void ({PUBLISH})(value)", "hello")
+    wait_for(page, "hello")
     page.close()
 
 
