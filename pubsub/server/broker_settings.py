@@ -79,7 +79,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "retention",
         RETENTION,
         "*=age:7d,bytes:10G",
-        "limits of the stored messages; the first matching pattern applies",
+        "limits of the stored messages; the first matching pattern applies; topics without one "
+        "have no limit",
     ),
     Setting(
         "commit-interval",
