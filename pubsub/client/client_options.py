@@ -58,6 +58,7 @@ def read_options(
     *,
     client_id: str | None = None,
     token: str | None = None,
+    user: str | None = None,
     password: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
     api: str | None = None,
@@ -78,15 +79,15 @@ def read_options(
     ``feed_bytes`` those that a subscription has received and its program has not taken.
     ``parameters`` are those of the protocol, as in the URL.
     """
-    texts = {"client_id": client_id, "token": token, "password": password, "api": api}
+    texts = {"client_id": client_id, "token": token, "user": user, "password": password, "api": api}
     _check_types(url, texts, (timeout, queue_bytes, feed_bytes), on_event)
     # Not a number is neither greater nor less.
     if not (timeout > 0 and queue_bytes > 0 and feed_bytes > 0):
         raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
-    target = parse_url(url, parameters, read_options.__kwdefaults__ or ())
+    target = parse_url(url, parameters, read_options.__kwdefaults__ or (), (user, password))
     tls = TlsOptions.of(tls_ca, tls_cert, tls_key)
     tls.check()
-    secret = read_token(token, password, token_file)
+    secret = read_token(token, token_file)
     wire = target.wire((client_id or "").encode(), None if secret is None else secret.reveal())
     where = (os.environ.get(API_VARIABLE) if api is None else api) or None
     return ClientOptions(

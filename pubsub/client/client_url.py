@@ -3,7 +3,8 @@
     cafe://host:7070?channels=0-15,40:orders    nsd+tls://host    https://host:7080
 
 A user and a password, with % escapes, may stand before the host, where the protocol has passwords.
-They are kept apart from the rest, which is shown and logged. A token is never part of it.
+They may also be given beside the URL, and are kept apart from the rest, which is shown and logged.
+A token is never part of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pubsub.settings import read_all
 from pubsub.wire.client_side import ClientSide, TokenUse
 from pubsub.wire.client_wire import ClientWire, UserLogin, WireOptions
 
+_UserTexts = tuple[str | None, str | None]
 _TLS = "+tls"
 # The usual names of schemes.
 _SCHEMES = {"http+tls": "https"}
@@ -64,11 +66,15 @@ class ClientUrl:
 
 
 def parse_url(
-    url: str, options: Mapping[str, object] | None = None, others: Iterable[str] = ()
+    url: str,
+    options: Mapping[str, object] | None = None,
+    others: Iterable[str] = (),
+    login: _UserTexts = (None, None),
 ) -> ClientUrl:
     """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl.
 
     ``others`` are names that the caller might have meant by an option that is no parameter.
+    ``login`` is the user and the password if they are given beside the URL.
     """
     if "://" not in url:
         raise InvalidUrl("the URL has no protocol; write http://HOST:PORT or cafe://HOST:PORT")
@@ -86,25 +92,36 @@ def parse_url(
     if name == "https":
         name, tls = "http", True
     side = find_side(name)
-    login = _login(name, side, parts.username, parts.password)
+    user = _user_login(name, side, (parts.username, parts.password), login)
     if not parts.hostname:
         raise InvalidUrl(f"the URL has no host; write {parts.scheme}://HOST:PORT")
     if parts.path not in ("", "/") or parts.fragment:
         raise InvalidUrl(f"the URL of a broker has no path: {parts.scheme}://HOST:PORT")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     values = _values(name, side, given, options or {}, others)
-    return ClientUrl(name, parts.hostname, port or side.port, tls, side, values, login)
+    return ClientUrl(name, parts.hostname, port or side.port, tls, side, values, user)
 
 
-def _login(name: str, side: ClientSide, user: str | None, password: str | None) -> UserLogin | None:
-    """Return the user and the password of a URL; raises InvalidUrl."""
-    if user is None and password is None:
+def _user_login(
+    name: str, side: ClientSide, found: _UserTexts, given: _UserTexts
+) -> UserLogin | None:
+    """Return the user and the password: found in the URL, or given. Raises InvalidUrl."""
+    if found == given == (None, None):
         return None
     if not side.logs_in:
+        if given != (None, None):
+            raise InvalidUrl(f"{name} has no users: give token= or token_file=")
         raise InvalidUrl(f"a URL of {name} contains no credentials: give token= or token_file=")
+    if any(None not in both for both in zip(found, given, strict=True)):
+        raise InvalidUrl("the user or the password is in the URL and an option: give it once")
+    user, password = (
+        other if one is None else unquote(one) for one, other in zip(found, given, strict=True)
+    )
     if not user or not password:
-        raise InvalidUrl(f"a URL with a user has a password: {name}://USER:PASSWORD@HOST")
-    return UserLogin(unquote(user), unquote(password))
+        raise InvalidUrl(
+            f"a user has a password: give user= and password=, or {name}://USER:PASSWORD@HOST"
+        )
+    return UserLogin(user, password)
 
 
 def _values(

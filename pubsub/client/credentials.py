@@ -50,7 +50,6 @@ class FileSecret(Secret):
 
 def read_token(
     token: str | None,
-    password: str | None,
     token_file: str | os.PathLike[str] | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Secret | None:
@@ -58,14 +57,11 @@ def read_token(
 
     Raises InvalidUrl if two are given as arguments, or if the file cannot be read.
     """
-    given = [one for one in (token, password, token_file) if one is not None]
-    if len(given) > 1:
-        raise InvalidUrl("give one of token, password and token_file")
+    if token is not None and token_file is not None:
+        raise InvalidUrl("give one of token and token_file")
     if token_file is not None:
         return FileSecret(Path(token_file))
-    text = token if token is not None else password
-    if text is None:
-        text = environment.get(VARIABLE) or None
+    text = token if token is not None else environment.get(VARIABLE) or None
     return None if text is None else Secret(text)
 
 

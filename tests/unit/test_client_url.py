@@ -98,6 +98,28 @@ class UrlTests(SynchronousTestCase):
                 connection = options.wire.connect(role)
                 assert "er2" not in repr(connection)
 
+    def test_a_user_and_a_password_beside_the_url(self) -> None:
+        given: Any
+        for url, given in (
+            ("cafe://h", {"user": "b@b", "password": "hunt:er2"}),
+            ("spot://b%40b@h", {"password": "hunt:er2"}),
+        ):
+            options = read_options(url, **given)
+            assert options.target.login == UserLogin("b@b", "hunt:er2")
+            assert options.token is None
+            assert "er2" not in f"{options}"
+        for url, given, reason in (
+            ("cafe://h", {"password": "hunter2"}, "give user= and password="),
+            ("cafe://h", {"user": "bob"}, "give user= and password="),
+            ("cafe://bob@h", {"user": "bob", "password": "hunter2"}, "give it once"),
+            ("cafe://bob:x@h", {"password": "hunter2"}, "give it once"),
+            ("http://h", {"password": "hunter2"}, "http has no users: give token= or"),
+            ("rheos://h", {"user": "bob", "password": "hunter2"}, "rheos has no users"),
+        ):
+            problem = str(raised(InvalidUrl, read_options, url, **given))
+            assert reason in problem, problem
+            assert "hunter2" not in problem
+
     def test_passwords_that_a_wire_cannot_express(self) -> None:
         long = "x" * 300
         for url, reason in (
@@ -152,6 +174,7 @@ class OptionsTests(SynchronousTestCase):
             ({"queue_bytes": "8M"}, "must be numbers, not '8M'"),
             ({"client_id": b"bob"}, "client_id must be str, not bytes"),
             ({"token": 5}, "token must be str, not int"),
+            ({"user": b"x"}, "user must be str, not bytes"),
             ({"password": b"x"}, "password must be str, not bytes"),
             ({"api": 5}, "api must be str, not int"),
             ({"on_event": 5}, "on_event must be a function, not int"),
@@ -201,18 +224,17 @@ class TokenTests(SynchronousTestCase):
         path = scratch(self) / "token"
         path.write_text("from-file \nmore\n")
         variable = {"PUBSUB_TOKEN": "from-environment"}
-        for token, password, file, text in (
-            ("a", None, None, "a"),
-            (None, "b", None, "b"),
-            (None, None, path, "from-file"),
-            (None, None, None, "from-environment"),
+        for token, file, text in (
+            ("a", None, "a"),
+            (None, path, "from-file"),
+            (None, None, "from-environment"),
         ):
-            found = read_token(token, password, file, variable)
+            found = read_token(token, file, variable)
             assert found is not None
             assert found.reveal() == text
             assert repr(found) == "Secret(...)"
-        assert read_token(None, None, None, {"PUBSUB_TOKEN": ""}) is None
-        assert isinstance(read_token("", None, None, variable), Secret)
+        assert read_token(None, None, {"PUBSUB_TOKEN": ""}) is None
+        assert isinstance(read_token("", None, variable), Secret)
 
     def test_mistakes(self) -> None:
         directory = scratch(self)
@@ -220,9 +242,9 @@ class TokenTests(SynchronousTestCase):
         (directory / "binary").write_bytes(b"\xff\xfe\n")
 
         def refused(name: str) -> str:
-            return str(raised(InvalidUrl, read_token, None, None, directory / name, {}))
+            return str(raised(InvalidUrl, read_token, None, directory / name, {}))
 
-        assert "give one of" in str(raised(InvalidUrl, read_token, "a", "b", None))
+        assert "give one of" in str(raised(InvalidUrl, read_token, "a", "b"))
         assert refused("none").endswith("none: No such file or directory")
         assert refused("binary").endswith("binary: not UTF-8")
         assert refused("empty").endswith("empty begins with an empty line")
