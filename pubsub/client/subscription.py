@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
 from pubsub.client.client_errors import ClientError
 from pubsub.client.feed import Feed
@@ -11,7 +11,15 @@ from pubsub.client.messages import BATCHES, Message, MessageBatch, MixedBatch
 from pubsub.client.notices import Notice
 from pubsub.client.runtime import Runtime, Waiter
 
-NoticeItem = TypeVar("NoticeItem", bound=Notice, covariant=True)
+if TYPE_CHECKING:
+    # Python has defaults from 3.13 on.
+    import typing_extensions
+
+    NoticeItem = typing_extensions.TypeVar(
+        "NoticeItem", bound=Notice, covariant=True, default=Never
+    )
+else:
+    NoticeItem = TypeVar("NoticeItem", bound=Notice, covariant=True)
 """Notice with ``events=True``, else Never: then there are messages alone."""
 _Item = TypeVar("_Item")
 

@@ -116,6 +116,8 @@ class RequestTypeTests(SynchronousTestCase):
         assert_type(messages, Subscription[Never])
         messages_and_notices = client.subscribe("t", events=True)
         assert_type(messages_and_notices, Subscription[Notice])
+        shorter: Subscription = messages
+        assert_type(shorter, Subscription[Never])
 
         async def take() -> None:
             assert_type(await anext(messages), Message)
