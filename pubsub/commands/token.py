@@ -120,7 +120,7 @@ def _complete_permission(
 @click.option(
     "--permission", multiple=True, type=click.Choice([*ACTIONS, ALL]),
     shell_complete=_complete_permission,
-    help="A permission, * for all; may be repeated.",
+    help="A permission, * for all; may be repeated (default: none).",
 )  # fmt: skip
 @click.option(
     "--expires", type=_Duration(), help="Validity, such as 90s or 12h (default: no expiry)."
