@@ -236,6 +236,14 @@ class ExpiryTests(LogCase):
         log.rest()
         assert 8 <= len(log.read()) <= 10
 
+    def test_nothing_is_left_of_a_commit_with_more_bytes(self) -> None:
+        """Its messages expire together (docs/reliability.md)."""
+        log = self.open(RetentionLimits("a", nbytes=1000), RetentionLimits("b", messages=1))
+        log.put(*[("a", bytes(100))] * 11, *[("b", b"")] * 11)
+        log.rest()
+        assert log.read("a") == []
+        assert len(log.read("b")) == 11
+
     def test_senders_and_headers_are_bytes(self) -> None:
         log = self.open(RetentionLimits("a", nbytes=1000), RetentionLimits("b", nbytes=1000))
         for _ in range(100):
