@@ -75,6 +75,9 @@ class MessageBatch:
     def __iter__(self) -> Iterator[Message]:
         return _messages(self._event, repeat(self._event.topic), self._event.timestamp)
 
+    def __repr__(self) -> str:
+        return f"<MessageBatch: {len(self)} of {self.topic!r}>"
+
     def last_offset(self) -> int | None:
         """Return the offset of the last message, or None."""
         return self._event.offsets[-1] if self._event.offsets else None
@@ -101,6 +104,9 @@ class MixedBatch:
     def __iter__(self) -> Iterator[Message]:
         event = self._event
         return _messages(event, map(event.topics.__getitem__, event.columns.indexes()), None)
+
+    def __repr__(self) -> str:
+        return f"<MixedBatch: {len(self)} of {len(self._event.topics)} topics>"
 
     def parts(self) -> Iterator[MessageBatch]:
         """Yield consecutive messages of one topic in a batch."""

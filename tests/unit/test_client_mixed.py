@@ -141,6 +141,9 @@ class EventTests(SynchronousTestCase):
         assert (batch.last_offset(), batch.last_timestamp()) == (10, 7)
         assert list(batch) == [message for part in batch.parts() for message in part]
         assert batch.held > MessageBatch(second).held
+        # A program that prints an item sees what it is.
+        assert repr(batch) == f"<MixedBatch: {len(batch)} of {len(mixed.topics)} topics>"
+        assert repr(MessageBatch(second)) == f"<MessageBatch: 2 of {second.topic!r}>"
 
     def test_addresses_of_one_topic(self) -> None:
         columns = Columns.of([b"1", b"2"], [0, 1])
