@@ -149,6 +149,8 @@ def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str,
         # In a token it would be an escape, and no broker has such a key or subject.
         raise ValueError("a claim of the token is not text in UTF-8") from None
     key: Any = read_bounded(secret_file)
+    if not key.removesuffix(b"\n"):
+        raise ValueError(f"{secret_file} is empty; pubsub secret FILE writes a secret")
     try:
         key = key.removesuffix(b"\n") if algorithm in HMACS else load_pem_private_key(key, None)
         with warnings.catch_warnings():

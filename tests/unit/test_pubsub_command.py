@@ -196,6 +196,14 @@ class MakeTests(CommandCase):
             assert (code, out) == (2, "")
             assert "--permission" in err
 
+    def test_a_file_without_a_secret(self) -> None:
+        for content in (b"", b"\n"):
+            path = self.file("no-secret", content)
+            code, _, err = self.run_it("token", "make", "--secret-file", path)
+            assert (code, err) == (
+                1, f"pubsub: {path} is empty; pubsub secret FILE writes a secret\n"
+            )  # fmt: skip
+
     def test_times(self) -> None:
         for text, seconds in (("90s", 90), ("5m", 300), ("1h", 3600), ("2d", 172_800)):
             raw = self.make("--secret-file", self.secret, "--queue-key=k", f"--expires={text}")
