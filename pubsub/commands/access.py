@@ -98,6 +98,7 @@ def _explain_all(path: str, listener: str | None, request: AccessRequest) -> dic
     from pubsub.server.access_settings import listeners_of, read_access
     from pubsub.server.configuration import check_document
     from pubsub.server.file_tables import read_file
+    from pubsub.server.http_listener import HTTP
     from pubsub.server.secret_settings import issuer_actions
 
     document = read_file(path)
@@ -109,10 +110,11 @@ def _explain_all(path: str, listener: str | None, request: AccessRequest) -> dic
     if issuer and issuer not in issuers:
         raise click.UsageError(f"--issuer {issuer}: {path} has no [keys.{issuer}]")
     table = read_access(document, (*protocols, ADMIN.name), issuers)
+    wanted = ADMIN.name if listener == HTTP else listener
     found = {
         name: explain(table, name.partition(" ")[0], settings, request)
         for name, settings in listeners_of(document, protocols).items()
-        if listener in (None, name.partition(" ")[0])
+        if wanted in (None, name.partition(" ")[0])
     }
     if not found:
         raise click.UsageError(f"--listener {listener}: {path} has no such listener")

@@ -24,7 +24,7 @@ from pubsub.broker.listeners.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN
 from pubsub.server.file_tables import check_keys
-from pubsub.server.http_listener import find_entry, split
+from pubsub.server.http_listener import HTTP, find_entry, split
 from pubsub.settings import read_all
 
 ACCESS_KEYS = (
@@ -151,7 +151,10 @@ class _AccessEntry:
         proofs = self._list("proof", "proofs")
         self._check_words("proof", proofs, PROOFS)
         served = self._list("listener", "protocols")
-        self._check_words("listener", served, sorted(listeners))
+        # The HTTP API has two names in the file: that of its table, and that of its listener.
+        http = [HTTP] if ADMIN.name in listeners else []
+        self._check_words("listener", served, sorted([*listeners, *http]))
+        served = tuple([ADMIN.name if name == HTTP else name for name in served])
         networks = tuple(self._network(text) for text in self._list("network", "networks"))
         given = self._list("issuer", "ids of [keys]")
         self._check_words("issuer", given, sorted(issuers), "keys")

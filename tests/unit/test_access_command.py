@@ -65,6 +65,10 @@ class ExplainTests(CommandCase):
             "admin": (True, "[[access]] 1"),
         }
 
+    def test_the_http_api_has_two_names(self) -> None:
+        options = ("--identity", "ada", "--action", "publish", "--topic", "out", "--listener")
+        assert self.found(*options, "http") == self.found(*options, "admin") != []
+
     def test_every_rule_has_a_part(self) -> None:
         options = ("--identity", "bob", "--action", "publish", "--topic", "in/bob")
         (cafe,) = self.found(*options, "--listener", "cafe", "--network", "198.51.100.1")

@@ -158,3 +158,14 @@ class ConfigurationTests(SynchronousTestCase):
         document = {"access": [{"allow": "admin", "listener": "admin"}], "groups": {"ops": "ada"}}
         assert merge(installed_protocols(), CommandLine(), document).access.exists
         assert not merge(installed_protocols(), CommandLine(), {}).access.exists
+
+    def test_the_http_api_has_two_names(self) -> None:
+        for name in ("admin", "http"):
+            rule = {"allow": "publish", "listener": f"cafe, {name}"}
+            table = merge(installed_protocols(), CommandLine(), {"access": [rule]}).access
+            for listener, allowed in (("admin", True), ("cafe", True), ("nsd", False)):
+                rules = ListenerAccess(listener, SETTINGS, table).rules_for(NOBODY)
+                assert rules.may("publish", "a") is allowed, (name, listener)
+        document = {"access": [{"allow": "*", "listener": "mqtt"}]}
+        with pytest.raises(ConfigurationError, match="expected admin, cafe, fast, http, nsd, "):
+            merge(installed_protocols(), CommandLine(), document)
