@@ -102,7 +102,5 @@ def report_end(
         log_closed(listener, client, label, reason)
     if events is None:
         return
-    if published is None:
-        events.end(label, reason, 0, 0)
-    else:
-        events.end(label, reason, published.messages, published.nbytes)
+    messages, nbytes = (0, 0) if published is None else (published.messages, published.nbytes)
+    events.end(label, reason, messages, nbytes, client.log_fields().get("identity"))

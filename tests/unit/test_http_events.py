@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.figures.events import TOPIC
 from tests.unit.web import WebClient, WebHouse, stream_of
+from tests.unit.web_sockets import connected
 from tests.unit.writing_case import table
 
 NAMED = f"/v1/history?start=0&topic={quote(TOPIC)}"
@@ -59,6 +60,14 @@ class EventContentTests(EventsCase):
         assert (connect.pop("event"), disconnect.pop("event")) == ("connect", "disconnect")
         assert len(connect["session"]) == 16
         assert disconnect == {**connect, "reason": "left", "messages": 2, "bytes": 4}
+
+    def test_the_end_has_the_identity_of_a_websocket(self) -> None:
+        """The address does not tell whose connection it was."""
+        socket = connected(self.house, token=self.house.token("publish", sub="ada").decode())
+        socket.ask("publish", topic="a", value="1")
+        socket.stream.lose()
+        connect, disconnect = self.published_events()
+        assert (disconnect["identity"], disconnect["client"]) == ("ada", connect["client"])
 
     def test_staged_messages_are_not_counted_as_published(self) -> None:
         part = self.stage(self.client, b"1")

@@ -93,12 +93,18 @@ class ConnectionEvents:
         self.session = session
         events.add("connect", listener, client, session=session)
 
-    def end(self, client: str, reason: str, messages: int, nbytes: int) -> None:
-        """Report the disconnect of a client that published ``messages`` of ``nbytes`` in total."""
+    def end(
+        self, client: str, reason: str, messages: int, nbytes: int, identity: str | None = None
+    ) -> None:
+        """Report the disconnect of a client that published ``messages`` of ``nbytes`` in total.
+
+        ``identity`` is the name that it has proved, if any.
+        """
         self._events.add(
             "disconnect",
             self._listener,
             client,
+            identity=identity,
             session=self.session,
             reason=reason,
             messages=messages,
