@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +65,16 @@ def read_token(
         return FileSecret(Path(token_file))
     text = token if token is not None else environment.get(VARIABLE) or None
     return None if text is None else Secret(text)
+
+
+def end_of_token(token: str) -> float:
+    """Return the time at which a token ends; 0 if it has no end, or is no JSON Web Token."""
+    try:
+        payload = token.split(".")[1]
+        ends = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
+        return float(ends)
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+        return 0.0
 
 
 def _first_line(path: Path) -> str:

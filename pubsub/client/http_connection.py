@@ -90,6 +90,11 @@ class HttpConnection(WireConnection):
         self.request(None, "ping")
         self.push()
 
+    def use_token(self, token: str) -> None:
+        """See ``WireConnection``. If the broker refuses the token, the former one stays in use."""
+        self._connect(token)
+        self.push()
+
     def close(self) -> None:
         """See ``WireConnection``."""
         if self._frames.state is State.OPEN:
@@ -127,12 +132,16 @@ class HttpConnection(WireConnection):
             return
         if self._frames.subprotocol is None:
             raise WireError("not the HTTP API of a broker")
+        self._hello = self._connect(self._options.token)
+
+    def _connect(self, token: str | None) -> int:
+        """Request the rights of ``token``, or those of a client without one."""
         members: dict[str, object] = {}
-        if self._options.token is not None:
-            members["token"] = self._options.token
+        if token is not None:
+            members["token"] = token
         if self._options.client_id:
             members["sender"] = self._options.client_id.decode(errors="replace")
-        self._hello = self.request(None, "connect", **members)
+        return self.request(None, "connect", **members)
 
     def _refused(self, events: list[WireEvent]) -> None:
         response = self._response

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import time
 
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.link import Command, Link
+from pubsub.client.credentials import end_of_token
+from pubsub.client.link import Command, Link, LinkState
 from pubsub.client.publishing_link import PublishingLink
 from pubsub.client.runtime import Cancel, Runtime, Transport
 from pubsub.client.subscribing_link import SubscribingLink
 
 _log = logging.getLogger("pubsub.client")
+# Seconds before the end of a token from which on another one is looked for, and between the looks.
+_BEFORE_END, _LOOK = 10.0, 0.5
+# Seconds of a timer, at most: some loops take no longer ones, and the system's clock may be set.
+_LONGEST = 3600.0
 
 
 class LinkDriver:
     """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link.
 
-    ``renew`` is called before each attempt to connect, and returns the token to use.
+    ``renew`` is called before each attempt to connect, and shortly before the end of a token. It
+    returns the token to use.
     """
 
     def __init__(
@@ -37,8 +44,10 @@ class LinkDriver:
         """Returns the time for the link's methods."""
         self._host, self._port, self._tls = host, port, tls
         self._renew = renew
-        # That of the last attempt.
+        # That of the last attempt, and that of its connection, which may be another one since.
         self._token: str | None = None
+        self._given: str | None = None
+        self._look: Cancel | None = None
         link.renewed = lambda: self._renew() != self._token
         self.attempt: _Attempt | None = None
         """The current one. Events of others are ignored."""
@@ -90,11 +99,33 @@ class LinkDriver:
         self.step()
 
     def _connect(self) -> None:
-        self._token = self._renew()
+        self._token = self._given = self._renew()
+        self._await_end()
         self.attempt = attempt = _Attempt(self)
         # The last transport may have ended while it did not read.
         self.link.reading = attempt.reading
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
+
+    def _await_end(self) -> None:
+        """Look for another token in time."""
+        if self._look is not None:
+            self._look()
+            self._look = None
+        left = 0.0 if self._given is None else end_of_token(self._given) - time()
+        if left > 0:
+            delay = max(left - _BEFORE_END, _LOOK)
+            self._look = self.runtime.call_later(min(delay, _LONGEST), self._look_for_token)
+
+    def _look_for_token(self) -> None:
+        self._look = None
+        token, link = self._renew(), self.link
+        connection = link.connection if link.state is LinkState.READY else None
+        if token is not None and token != self._given and connection is not None:
+            # Messages that arrive behind the end of the former would be refused.
+            self._given = token
+            connection.use_token(token)
+            self.step()
+        self._await_end()
 
     def _set_timer(self) -> None:
         at = self.link.deadline()
@@ -115,10 +146,10 @@ class LinkDriver:
 
     def stop(self) -> None:
         """Cancel scheduled calls; the link is closed."""
-        for cancel in (self._timer, self._step_cancel):
+        for cancel in (self._timer, self._step_cancel, self._look):
             if cancel is not None:
                 cancel()
-        self._timer = self._step_cancel = None
+        self._timer = self._step_cancel = self._look = None
         if self.attempt is not None:
             self.attempt.end(abort=True)
             self.attempt = None

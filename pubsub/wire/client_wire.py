@@ -242,6 +242,10 @@ class WireConnection(ABC):
     def ping(self) -> None:
         """Have ``Alive`` reported. A wire without such a request sends one that has a reply."""
 
+    def use_token(self, token: str) -> None:
+        """Present another token. A wire without a request for that goes on with the former one."""
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Say goodbye, so that the broker keeps no session. The caller then closes."""

@@ -19,11 +19,12 @@ from pubsub.client import twisted as twisted_client
 from pubsub.client.client_options import read_options
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import find_side, parse_url, wires_for
-from pubsub.client.credentials import Secret, read_token
+from pubsub.client.credentials import Secret, end_of_token, read_token
 from pubsub.client.notices import Notice
 from pubsub.wire.client_wire import Role, UserLogin
 from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
+from tests.unit.tokens import token
 
 
 def refusal(url: str, **options: object) -> str:
@@ -224,17 +225,25 @@ class TokenTests(SynchronousTestCase):
         path = scratch(self) / "token"
         path.write_text("from-file \nmore\n")
         variable = {"PUBSUB_TOKEN": "from-environment"}
-        for token, file, text in (
+        for given, file, text in (
             ("a", None, "a"),
             (None, path, "from-file"),
             (None, None, "from-environment"),
         ):
-            found = read_token(token, file, variable)
+            found = read_token(given, file, variable)
             assert found is not None
             assert found.reveal() == text
             assert repr(found) == "Secret(...)"
         assert read_token(None, None, {"PUBSUB_TOKEN": ""}) is None
         assert isinstance(read_token("", None, variable), Secret)
+
+    def test_the_end_of_a_token(self) -> None:
+        for claims, end in (
+            ({"exp": 1796070000}, 1796070000.0), ({"sub": "ada"}, 0.0), ({"exp": "soon"}, 0.0),
+        ):  # fmt: skip
+            assert end_of_token(token(claims).decode()) == end
+        for other in ("", "abc", "a.b.c", "..", "x.e30.y", "x.W10.y", "x.\u2603.y"):
+            assert end_of_token(other) == 0
 
     def test_mistakes(self) -> None:
         directory = scratch(self)

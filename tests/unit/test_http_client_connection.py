@@ -343,6 +343,23 @@ class BrokerTests(SynchronousTestCase):
         old = HttpPair(self.house, make(Role.PUBLISHER, self.house.token(lasts=-9).decode()))
         assert old.take() == [Rejected("the token has expired", permanent=True)]
 
+    def test_another_token_before_the_end_of_the_first(self) -> None:
+        """One that the broker refuses changes nothing."""
+        for next_token, lasts_longer in ((self.house.token().decode(), True), ("x.y.z", False)):
+            raw = self.house.token("publish", lasts=9).decode()
+            pair = HttpPair(self.house, make(Role.PUBLISHER, raw, b"ada"))
+            assert pair.take() == [Opened()]
+            pair.connection.use_token(next_token)
+            assert pair.take() == [Alive()]
+            pair.connection.publish("news", Columns.one(b"1"))
+            pair.connection.confirm()
+            assert pair.take() == [Confirmed(1, Level.HANDLED)]
+            self.house.pass_time(12)
+            ended = Rejected("the token is not valid any more", permanent=True)
+            assert pair.take() == ([] if lasts_longer else [ended])
+        senders = [row["key"] for row in self.house.get("/v1/history?start=0").rows]
+        assert senders[-2:] == [b"ada", b"ada"]
+
     def test_a_busy_broker_may_be_tried_again(self) -> None:
         verifications = self.house.listener.verifications
         verifications.take(verifications.available())
