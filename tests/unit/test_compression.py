@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import random
+import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store.maintenance.log_check import LogCheck
 from pubsub.store.maintenance.log_dump import dump
 from pubsub.store.reading.log_view import LogView
+from pubsub.store.records.compression import compressed, decompressed
 from pubsub.store.upkeep.retention_limits import RetentionLimits
 from tests.unit.fakes import scratch
 from tests.unit.format_readers import read_as_documented, read_by_the_code
 from tests.unit.upkeep_log import Log
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+class FrameTests(SynchronousTestCase):
+    """Frames of Zstandard"""
+
+    def test_what_was_compressed_is_returned(self) -> None:
+        for size in (200, 5000, 131072, 131073, 3 * 1024**2):
+            data = (b"%d " % size * size)[:size]
+            packed = compressed(data)
+            assert packed is not None
+            assert decompressed(packed) == decompressed(memoryview(packed)) == data
+
+    def test_a_frame_without_the_size_of_its_content(self) -> None:
+        data = b"some text " * 50_000
+        stream = zstd.ZstdCompressor()
+        packed = stream.compress(data[:1000]) + stream.compress(data[1000:]) + stream.flush()
+        assert decompressed(packed) == data
+
+    def test_a_frame_that_is_cut_off(self) -> None:
+        packed = compressed(b"x" * 300_000)
+        assert packed is not None
+        with pytest.raises(zstd.ZstdError):
+            decompressed(packed[:-1])
 
 
 class CompressionTests(SynchronousTestCase):
