@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -257,7 +257,8 @@ def _run_query(
     except StreamingQueryException:
         # The error is known before the thread of the query has ended, which needs the session, and
         # without whose end the query cannot be started again.
-        query.stop()
+        with suppress(PySparkException, Py4JError):
+            query.stop()
         raise
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import MagicMock, call, patch
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
@@ -252,6 +252,7 @@ class ErrorsTests(TestCase):
     def test_a_failed_query_has_ended_before_its_error_is_raised(self) -> None:
         query = MagicMock()
         query.awaitTermination.side_effect = StreamingQueryException("failed")
+        query.stop.side_effect = PySparkException("not stopped")
         writer = MagicMock()
         writer.start.return_value = query
         shown = Display(io.StringIO(), live=False)
