@@ -21,12 +21,13 @@ class _Servers(EngineServers):
         super().__init__(cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=urls))))
         self.leaders: set[str] = set()
         self.broken = ""
+        self.error: Exception = Unusable("it has no TLS")
         self.asked: list[str] = []
 
     async def _ask_for_leader(self, url: str) -> None:
         self.asked.append(url)
         if url == self.broken:
-            raise Unusable("it has no TLS")
+            raise self.error
         if url not in self.leaders:
             raise NoLeader
 
@@ -50,6 +51,13 @@ class EngineServersTests(SynchronousTestCase):
         self.servers.leaders = {"nats://a", "nats://c"}
         assert self.leave() == "nats://a is cut off from its cluster, and nats://c is not"
         assert "".join(url[-1] for url in islice(self.turns, 4)) == "cabc"
+
+    def test_a_server_that_answers_something_else(self) -> None:
+        next(self.turns)
+        self.servers.broken, self.servers.leaders = "nats://b", {"nats://c"}
+        # As nats-py reads an INFO that is a list.
+        self.servers.error = AttributeError("'list' object has no attribute 'get'")
+        assert self.leave() == "nats://a is cut off from its cluster, and nats://c is not"
 
     def test_without_a_leader_nothing_changes(self) -> None:
         next(self.turns)
