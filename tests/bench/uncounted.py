@@ -77,20 +77,23 @@ class Publisher(PublisherTally):
     "pubsub.broker.delivery.outbox_queue": [
         ("            self._count_written(entries, len(data))\n", ""),
     ],
-    "pubsub.broker.routing.router": [
-        ("            self._schedule(self.flush)\n", "            self.at_tick_end(self.flush)\n"),
+    "pubsub.broker.routing.audience": [
         (
-            """                if not is_only:
-                    # An outbox that a piece overfills leaves the audience before the next.
-                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
-                else:
-                    if not audience.messages:
-                        self._unsettled.add(audience)
-                    audience.messages += count
-                    audience.nbytes += len(data)
+            """            if is_only and len(each) == 1:
+                if not audience.messages:
+                    unsettled.add(audience)
+                audience.messages += count
+                audience.nbytes += len(data)
+            else:
+                # An outbox that a piece overfills leaves the audience before the next. Several
+                # audiences may be those of one batch, which are not kept to be settled.
+                add_to_each(targets, count, len(data), targets[0].traffic.delivered)
 """,
             "",
         ),
+    ],
+    "pubsub.broker.routing.router": [
+        ("            self._schedule(self.flush)\n", "            self.at_tick_end(self.flush)\n"),
         ("        self.counters.delivered += delivered\n", ""),
     ],
     # The timers, and the pauses of the garbage collector.
