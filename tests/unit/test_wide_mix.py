@@ -104,6 +104,23 @@ class UseTests(WideCase):
         self.work()
         assert self.is_wide("b", "a")
 
+    def test_the_history_gets_the_same_names_for_all_reads(self) -> None:
+        self.read(*"abcde")
+        self.work()
+        for addresses in ("edcba", "cebda"):
+            assert self.is_wide(*addresses)
+        batches = self.successResultOf(self.broker.store.read(5, None, 2**20)).batches
+        assert [[one.topic for _, one in batch.runs()] for batch in batches] == [
+            list("edcba"),
+            list("cebda"),
+        ]
+        assert batches[0].topics is batches[1].topics
+        assert [batch.offset for batch in batches] == [5, 10]
+        # A read of fewer messages has names of its own.
+        assert self.is_wide("b", "a")
+        batches = self.successResultOf(self.broker.store.read(15, None, 2**20)).batches
+        assert [batch.topics for batch in batches] == [("b", "a")]
+
     def test_messages_arrive_in_the_order_of_publishing(self) -> None:
         self.read("d", "c", "b", "a", "e")
         self.work()

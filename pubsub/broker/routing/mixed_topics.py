@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.topic_space.publishing_state import state_changes
 
 if TYPE_CHECKING:
+    from pubsub.broker.routing.batch import Batch
     from pubsub.broker.topic_space.durability import Durability
     from pubsub.broker.topic_space.topics import Topic
 
@@ -63,6 +64,10 @@ class MixedTopics:
                 return False
             self._asked = 0
         return self.uniform
+
+    def to_store(self, batch: Batch) -> Batch:
+        """Return ``batch`` as the history gets it, if all topics are stored."""
+        return batch
 
     @property
     def stored_alike(self) -> bool:

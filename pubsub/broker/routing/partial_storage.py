@@ -39,7 +39,7 @@ def append_stored(
     if mix.uniform or mix.stored_alike:
         batch.has_place = topics[0].durability > 0
         if batch.has_place:
-            store.append(batch, senders)
+            store.append(mix.to_store(batch) if senders is None else batch, senders)
     else:
         _append_rows(store, topics, batch)
 

@@ -45,22 +45,38 @@ class WideRead(MixedTopics):
     ``places`` has the index of each in ``mix``, whose audiences get the messages.
     """
 
-    __slots__ = ("_places", "mix")
+    __slots__ = ("_places", "_widened", "mix")
     lasts = False
 
     def __init__(self, mix: TopicMix, topics: tuple[Topic, ...], places: list[int]) -> None:
         self.mix = mix
         super().__init__(topics, tuple(map(mix.names.__getitem__, places)))
         self._places = places
+        self._widened: Batch | None = None
 
     @property
     def uniform(self) -> bool:
         """See ``MixedTopics``."""
         return self.mix.is_known_uniform(len(self.topics)) or super().uniform
 
+    def to_store(self, batch: Batch) -> Batch:
+        """See ``MixedTopics``: with the names of all topics of ``mix``, unless they are many.
+
+        All reads have the same tuple of these. The history counts and lists the topics of such
+        reads together, which takes as long as all else if each read has names of its own.
+        """
+        if len(self.mix.names) > batch.count or not self.mix.uniform:
+            return batch
+        self._widened = batch.among(self.mix.names, self._places)
+        return self._widened
+
     def widened(self, batch: Batch) -> Batch:
         """Return ``batch`` with the topics of ``mix``, to be routed."""
-        return batch.among(self.mix.names, self._places)
+        wide = self._widened
+        if wide is None:
+            return batch.among(self.mix.names, self._places)
+        wide.offset, wide.has_place = batch.offset, batch.has_place
+        return wide
 
 
 class WideMix:
