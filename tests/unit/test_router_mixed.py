@@ -15,7 +15,10 @@ from pubsub.broker.delivery.outbox import Outbox
 from pubsub.broker.delivery.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.routing import combination_cache, topic_mix
 from pubsub.broker.routing.audience import WRITE_BYTES
+from pubsub.broker.routing.common_encoder import CommonEncoder
 from pubsub.broker.routing.encoders import encoder_in_steps
+from pubsub.broker.routing.mixed_audience import RECIPIENT_BYTES
+from pubsub.broker.routing.topic_mix import TopicMix
 from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch, recheck_all
@@ -188,7 +191,8 @@ class CommonFramesTests(MixedCase):
         )
 
     def is_common(self) -> bool:
-        encoder = self.router.mix(self.topics.values()).common.get()
+        mix = self.router.mix(self.topics.values())
+        encoder = mix.common.get(len(mix.audiences()))
         return encoder is not None
 
     def test_different_sets_of_topics(self) -> None:
@@ -219,6 +223,24 @@ class CommonFramesTests(MixedCase):
         assert other.data == self.frames(batch * 3, "ae", b"*")
         for names, transport in zip(sets, transports, strict=True):
             assert transport.data == self.frames(batch * 3, names)
+
+    def test_they_are_charged_and_bounded(self) -> None:
+        for names in ("abc", "ab", "bcd"):
+            self.framed(names)
+        charged: list[int] = []
+        topics = tuple(self.topics.values())
+        mix = TopicMix(topics, lambda _topics, nbytes: charged.append(nbytes))
+        assert mix.common.weight(len(mix.audiences())) == 0
+        self.framed("abcde")
+        added = mix.audiences()[-1]
+        assert mix.common.weight(4) > 0
+        assert charged[-1] - charged[0] == (
+            added.weight(len(topics)) + RECIPIENT_BYTES + mix.common.weight(4)
+        )
+        many = [Topic(str(n)) for n in range(257)]
+        assert CommonEncoder(many[:256]).weight(4) > 0
+        assert CommonEncoder(many).weight(4) == 0
+        assert [CommonEncoder(many).get(4) for _ in range(3)] == [None] * 3
 
     @given(st.data())
     def test_as_one_by_one(self, data: st.DataObject) -> None:

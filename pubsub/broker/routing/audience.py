@@ -118,9 +118,10 @@ class Audience(Receivers, Protocol):
 
 
 def apart(audiences: Sequence[Receivers], most: int) -> list[tuple[Recipient, ...]]:
-    """Return the outboxes of each of ``audiences``, if they are few and each is in one of them.
+    """Return the outboxes of each of ``audiences`` if they can be written to at once.
 
-    They are ``most`` together at most; the list is empty if it is not so.
+    That is so if the audiences are few, if they have at most ``most`` outboxes together, and if no
+    outbox is in two of them. Otherwise the list is empty.
     """
     if len(audiences) > _APART:
         return []

@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     from pubsub.broker.routing.encoders import BatchEncoder
     from pubsub.broker.topic_space.topics import Topic
 
+# Audiences from which on the frames of all messages are written first, and then copied for each of
+# them. Topics at most, as the encoder of more would take milliseconds of a tick to make.
+_SEVERAL, _TOPICS = 4, 256
 # Calls of ``get`` without a change, from which on it pays to make the encoder.
 _CALLS = 2
+# Estimated bytes of it for a topic, for the memory budget.
+_TOPIC_BYTES = 200
 
 
 class CommonEncoder:
@@ -28,8 +33,15 @@ class CommonEncoder:
         self._calls = 0
         self._encoder: BatchEncoder | None = None
 
-    def get(self) -> BatchEncoder | None:
-        """Return the encoder if there is one, for a batch."""
+    def weight(self, audiences: int) -> int:
+        """Return the estimated bytes of the encoder for as many ``audiences``; 0 without one."""
+        topics = len(self._topics)
+        return topics * _TOPIC_BYTES if audiences >= _SEVERAL and topics <= _TOPICS else 0
+
+    def get(self, audiences: int) -> BatchEncoder | None:
+        """Return the encoder, if there is one, for a batch that as many ``audiences`` get."""
+        if not self.weight(audiences):
+            return None
         if self._calls < _CALLS:
             self._calls += 1
             if self._calls == _CALLS:

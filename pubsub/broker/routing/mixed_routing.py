@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from pubsub.broker.routing.mixed_audience import MixedAudience
     from pubsub.broker.routing.topic_mix import TopicMix
 
-# Audiences from which on the frames of all messages are written first, and then copied for each of
-# them, if there are at least as many messages for each topic.
-_SEVERAL, _REPEATED = 4, 2
+# Messages for each topic from which on the frames of all topics are made ready for a batch.
+_REPEATED = 2
 
 
 def collect_mixed(
@@ -25,13 +24,9 @@ def collect_mixed(
     columns, topics = batch.columns, mix.topics
     indexes = columns.words(of_indexes=True)
     encoder = None
-    if (
-        len(audiences) >= _SEVERAL
-        and columns.count >= _REPEATED * len(topics)
-        # The frames stay in the processor's cache.
-        and columns.nbytes <= WRITE_BYTES
-    ):
-        encoder = mix.common.get()
+    # So many bytes of frames stay in the processor's cache.
+    if columns.count >= _REPEATED * len(topics) and columns.nbytes <= WRITE_BYTES:
+        encoder = mix.common.get(len(audiences))
     if encoder is None or encoder.writer is None or columns.largest > encoder.limit:
         for audience in audiences:
             router.collect(audience, batch, Share(topics, indexes, audience.wanted))

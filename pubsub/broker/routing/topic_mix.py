@@ -155,7 +155,8 @@ class TopicMix(MixedTopics):
             self._is_preparing = False
         for recipient in [one for one in self._changed if self._has_left(one)]:
             self._forget(recipient)
-        self._weigh(self.topics, self._nbytes + RECIPIENT_BYTES * len(self._audience_of))
+        nbytes = self._nbytes + self.common.weight(len(self._by_encodings or ()))
+        self._weigh(self.topics, nbytes + RECIPIENT_BYTES * len(self._audience_of))
         if not self._changed:
             self.current = self.prepared()
 
@@ -209,6 +210,7 @@ class TopicMix(MixedTopics):
 
     def _release(self) -> None:
         self._by_encodings = self.current = None
+        self.common.clear()
         self._audience_of, self._changed = {}, {}
         self._nbytes = 0
         self._weigh(self.topics, 0)

@@ -65,7 +65,7 @@ class WideRead(MixedTopics):
         All reads have the same tuple of these. The history counts and lists the topics of such
         reads together, which takes as long as all else if each read has names of its own.
         """
-        if len(self.mix.names) > batch.count or not self.mix.uniform:
+        if len(self.mix.names) > batch.count or not self.mix.is_known_uniform(0):
             return batch
         self._widened = batch.among(self.mix.names, self._places)
         return self._widened
