@@ -1,9 +1,8 @@
 """The base class of every protocol's connection: admission, input, time limits, replies.
 
-A subclass parses frames and replies to them in ``consume``. Everything that is the same for all
-stream protocols is here, in the base class (``stream_client.py``: flow control, and the way to the
-end), or in the objects that a connection holds: the partial frame (``read_buffer.py``) and the
-replies that wait for the disk (``replies.py``). Nothing here knows a frame.
+A subclass parses frames and replies to them in ``consume``. All else is the same for all stream
+protocols, and here, in the base class (``stream_client.py``: flow control, the way to the end), in
+the partial frame (``read_buffer.py``), or in replies that wait for the disk (``replies.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pubsub.errors import FrameTimeout, HandshakeTimeout, MemoryExhausted, Refus
 from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.foreign_protocols import foreign_start
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.read_buffer import ReadBuffer
+from pubsub.wire.read_buffer import LONG_READ, ReadBuffer
 from pubsub.wire.replies import Condition, FailedReply, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
@@ -48,6 +47,8 @@ class Connection(StreamClient):
     """If set, a partial frame is parsed when this byte arrives, or as much as can be kept."""
     has_handshake: ClassVar[bool] = False
     """If set, the client has to send a handshake; the subclass calls ``end_handshake``."""
+    long_read: ClassVar[int] = LONG_READ
+    """Bytes of a read of a client that sends as fast as it can."""
 
     # See ``admit``.
     _admitted_host: str | None = None
@@ -204,7 +205,7 @@ class Connection(StreamClient):
         if done < len(data):
             if buffer is None:
                 memory = self.listener.memory
-                buffer = self._read_buffer = ReadBuffer(self, memory, self)
+                buffer = self._read_buffer = ReadBuffer(self, memory, self, self.long_read)
             read_size = buffer.start(data[done:], need, len(data))
         else:
             assert buffer is not None

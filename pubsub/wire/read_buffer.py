@@ -26,6 +26,8 @@ _BUSY_BYTES = 32 * 1024
 # Bytes of its reads then. Many messages share the cost of a read, and of the write to the log that
 # it leads to. Much larger reads leave the processor's cache before they are written and sent.
 LONG_READ = 256 * 1024
+# The same where a credential, which is not written or sent, is most of a frame.
+LONG_READ_OF_TOKENS = 512 * 1024
 # Of large frames a read has this many, but not more than these bytes.
 _FRAMES, LONGEST_READ = 16, 384 * 1024
 
@@ -40,20 +42,26 @@ class ReadBuffer:
 
     It exists only while there is a partial frame, so that an idle connection does not pay for it.
     ``holder`` is charged in ``memory``. The ``source``, if there is one, is held at the bound until
-    there is room for the rest of the frame.
+    there is room for the rest of the frame. A read has ``long_read`` bytes, if many come, or as
+    many more as large frames need.
     """
 
     __slots__ = (
-        "_age", "_chunks", "_frame_bytes", "_holder", "_memory", "_nbytes", "_need", "_source",
-        "charged",
+        "_age", "_chunks", "_frame_bytes", "_holder", "_long_read", "_memory", "_nbytes", "_need",
+        "_source", "charged",
     )  # fmt: skip
 
     def __init__(
-        self, holder: MemoryHolder, memory: MemoryBudget, source: Holdable | None = None
+        self,
+        holder: MemoryHolder,
+        memory: MemoryBudget,
+        source: Holdable | None = None,
+        long_read: int = LONG_READ,
     ) -> None:
         self._holder = holder
         self._memory = memory
         self._source = source
+        self._long_read = long_read
         self._chunks: list[bytes] = []
         self._nbytes = 0
         self._need = 0
@@ -121,7 +129,7 @@ class ReadBuffer:
 
     def _whole_frames(self, first: int) -> int:
         """The size of a read of ``first`` bytes and as many whole frames as fit."""
-        longest = max(LONG_READ, min(self._frame_bytes * _FRAMES, LONGEST_READ))
+        longest = max(self._long_read, min(self._frame_bytes * _FRAMES, LONGEST_READ))
         if self._frame_bytes > longest:
             return longest
         count = (longest - first) // self._frame_bytes

@@ -10,6 +10,8 @@ from pubsub.broker.routing import combination_cache
 from pubsub.protocols.fast import read_proofs
 from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.read_proofs import Proofs
+from pubsub.wire.direct_transport import READ_BYTES
+from pubsub.wire.read_buffer import LONG_READ_OF_TOKENS
 from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -68,6 +70,15 @@ BOTH = (
 
 class PublishTests(MixedCase):
     """Publishing to several topics with one read"""
+
+    def test_reads_of_a_busy_client_are_longer_as_most_bytes_are_tokens(self) -> None:
+        fast, reader = self.start()
+        one = wire.publish(WRITER, b"x") + wire.publish(WRITER, b"y", topic=SPORT)
+        many = one * (READ_BYTES // len(one) + 1)
+        writer = fast.client(many[:READ_BYTES])
+        assert LONG_READ_OF_TOKENS - len(one) < writer.stream.bufferSize <= LONG_READ_OF_TOKENS
+        writer.send(many[READ_BYTES:])
+        assert len(reader.take()) == 2 * len(wire.message(b"x")) * (len(many) // len(one))
 
     def test_messages_keep_their_order(self) -> None:
         fast, reader = self.start()

@@ -47,6 +47,7 @@ from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection
 from pubsub.wire.pending_change import PendingChange
+from pubsub.wire.read_buffer import LONG_READ_OF_TOKENS
 from pubsub.wire.replies import reply_to_messages
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 class FastConnection(Connection):
     """One client."""
 
+    long_read = LONG_READ_OF_TOKENS
     _waits_for_token = False
     _pending_change: PendingChange | None = None
     # An ERROR was sent, and nothing has been received since.
@@ -128,11 +130,10 @@ class FastConnection(Connection):
             # The scanner finds those whose heads it knows.
             self._publish(Source.of(packet.token, packet.topic_id), Columns.one(packet.payload))
             return
-        topic_id = 0 if isinstance(packet, Create) else packet.topic_id
+        topic_id = fnv1a32(packet.name) if isinstance(packet, Create) else packet.topic_id
         try:
             match packet:
                 case Create():
-                    topic_id = fnv1a32(packet.name)
                     self._create(packet)
                 case Subscribe():
                     self._subscribe(packet)
@@ -154,8 +155,7 @@ class FastConnection(Connection):
     def _publish_columns(self, columns: Columns, at: int) -> tuple[int, bool]:
         """Publish messages scanned from ``at`` on.
 
-        Returns where they end, and False; or where the first begins that has to wait for its
-        token or for a later turn, and True.
+        Returns where they end, and False, or where the first one that has to wait begins, and True.
         """
         if len(columns.addresses) > 1 and self._publish_mixed(columns):
             return columns.end, False
