@@ -20,8 +20,8 @@ BIN := .venv/bin
 # would compile every module again, and pytest would rewrite all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py hatch_version.py \
-  pubsub/kernel/compiled.pyx pubsub/kernel/groups.pxi pubsub/kernel/head_table.pxi \
-  pubsub/kernel/rows.pxi
+  pubsub/kernel/compiled.pyx pubsub/kernel/groups.pxi pubsub/kernel/head_shapes.pxi \
+  pubsub/kernel/head_table.pxi pubsub/kernel/rows.pxi
 # A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Twice as many where a test mostly waits: for brokers, timers and clients.

@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
 KERNEL = Path("pubsub", "kernel")
-SOURCES = ("compiled.pyx", "groups.pxi", "head_table.pxi", "rows.pxi")
+SOURCES = ("compiled.pyx", "groups.pxi", "head_shapes.pxi", "head_table.pxi", "rows.pxi")
 LIBRARY = "compiled.abi3.so"
 # Seconds; a build usually takes ten.
 TIMEOUT = 300

@@ -39,6 +39,8 @@ cdef enum:
     RECORD = 15
     ROW = 40
     MAX_SHAPES = 64
+    # Guesses at the next head that may fail in a row before none are made.
+    GUESSES = 4
     # Beside the payload of a message in a queue, and beside the name of one of several senders.
     MESSAGE_BYTES = 64
     SENDER_BYTES = 48
@@ -331,42 +333,56 @@ cdef void fill_words(Entry *entry) noexcept nogil:
         memcpy(&entry.masks[i], mask + word_at(entry, i), 8)
 
 
+cdef inline bint same_constants(const uint8_t *p, Entry *entry) noexcept nogil:
+    """Compare a head without its length fields."""
+    cdef Py_ssize_t at = 0
+    cdef int i
+    cdef Field *field
+    if entry.word_count:
+        return other_words(p, entry) == 0
+    if entry.field_count:
+        # Most long heads differ in their last bytes, behind a token that many have.
+        at = max(entry.fields[0].at - 8, 0)
+        if memcmp(p + at, entry.data + at, entry.fields[0].at - at) != 0:
+            return False
+        at = 0
+    for i in range(entry.field_count):
+        field = &entry.fields[i]
+        if memcmp(p + at, entry.data + at, field.at - at) != 0:
+            return False
+        at = field.at + field.width
+    return memcmp(p + at, entry.data + at, entry.length - at) == 0
+
+
+cdef inline uint64_t size_in(const uint8_t *p, Entry *shape) noexcept nogil:
+    """Return the payload's length by the fields of a head; they are all the same."""
+    cdef uint64_t size = 0, value
+    cdef int i
+    for i in range(shape.field_count):
+        value = read_field(p, &shape.fields[i]) - shape.fields[i].add
+        if i > 0 and value != size:
+            # More than the limit of any head.
+            return ~<uint64_t>0
+        size = value
+    return size
+
+
+cdef inline bint fits(Entry *entry, uint64_t size) noexcept nogil:
+    # A field smaller than what is added to it has become very large.
+    return <uint64_t>entry.least <= size <= <uint64_t>entry.limit
+
+
 cdef inline Match match(
     const uint8_t *p, Py_ssize_t left, Entry *entry, Py_ssize_t *size
 ) noexcept nogil:
     """Compare the ``left`` bytes at ``p`` with a head; set ``size`` to the payload's length."""
-    cdef Py_ssize_t at = 0
-    cdef uint64_t value, found = 0
-    cdef int i
-    cdef Field *field
+    cdef uint64_t found
     if entry.after != NULL:
         return match_text(p, left, entry, size)
-    if left < entry.length:
+    if left < entry.length or not same_constants(p, entry):
         return DIFFERENT
-    if entry.word_count:
-        if other_words(p, entry):
-            return DIFFERENT
-    else:
-        if entry.field_count:
-            # Most long heads differ in their last bytes, behind a token that many have.
-            at = max(entry.fields[0].at - 8, 0)
-            if memcmp(p + at, entry.data + at, entry.fields[0].at - at) != 0:
-                return DIFFERENT
-            at = 0
-        for i in range(entry.field_count):
-            field = &entry.fields[i]
-            if memcmp(p + at, entry.data + at, field.at - at) != 0:
-                return DIFFERENT
-            at = field.at + field.width
-        if memcmp(p + at, entry.data + at, entry.length - at) != 0:
-            return DIFFERENT
-    for i in range(entry.field_count):
-        value = read_field(p, &entry.fields[i]) - entry.fields[i].add
-        if i > 0 and value != found:
-            return DIFFERENT
-        found = value
-    # A field smaller than what is added to it has become very large here.
-    if found < <uint64_t>entry.least or found > <uint64_t>entry.limit:
+    found = size_in(p, entry)
+    if not fits(entry, found):
         return DIFFERENT
     size[0] = <Py_ssize_t>found
     return WHOLE if size[0] <= left - entry.length else INCOMPLETE
@@ -402,72 +418,6 @@ cdef Py_ssize_t count_alike(
         left -= step
         count += 1
     return count
-
-
-cdef inline uint64_t stir(uint64_t value, uint64_t word) noexcept nogil:
-    value = (value ^ word) * <uint64_t>0x9E3779B97F4A7C15
-    return value ^ value >> 29
-
-
-cdef inline uint64_t mix(uint64_t value, const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t word, words[4]
-    cdef uint64_t two = ~value, three = value << 32 | value >> 32, four = ~three
-    if size >= 64:
-        # A long head, as of a token: four at a time, because each step waits for the one before.
-        while size >= 32:
-            memcpy(words, p, 32)
-            value, two = stir(value, words[0]), stir(two, words[1])
-            three, four = stir(three, words[2]), stir(four, words[3])
-            p += 32
-            size -= 32
-        value = stir(stir(stir(value, two), three), four)
-    while size > 0:
-        word = 0
-        memcpy(&word, p, 8 if size > 8 else size)
-        value = stir(value, word)
-        p += 8
-        size -= 8
-    return value
-
-
-cdef uint64_t digest(const uint8_t *p, Entry *shape, uint64_t seed) noexcept nogil:
-    """Hash a head of the shape of another, without its length fields."""
-    cdef Py_ssize_t at = 0
-    cdef int i
-    for i in range(shape.field_count):
-        seed = mix(seed, p + at, shape.fields[i].at - at)
-        at = shape.fields[i].at + shape.fields[i].width
-    return mix(seed, p + at, shape.length - at)
-
-
-cdef bint same_shape(Entry *one, Entry *other) noexcept nogil:
-    cdef int i
-    if one.length != other.length or one.field_count != other.field_count:
-        return False
-    for i in range(one.field_count):
-        if (
-            one.fields[i].at != other.fields[i].at
-            or one.fields[i].width != other.fields[i].width
-        ):
-            return False
-    return True
-
-
-cdef bint equal(Entry *one, Entry *other) noexcept nogil:
-    cdef int i
-    if (
-        not same_shape(one, other)
-        or one.least != other.least
-        or one.limit != other.limit
-        or memcmp(one.data, other.data, one.length) != 0
-        or one.after_length != other.after_length
-        or (one.after_length and memcmp(one.after, other.after, one.after_length) != 0)
-    ):
-        return False
-    for i in range(one.field_count):
-        if one.fields[i].big != other.fields[i].big or one.fields[i].add != other.fields[i].add:
-            return False
-    return True
 
 
 cdef int fill_text_entry(Entry *entry, head, uint32_t address) except -1:
@@ -989,6 +939,7 @@ cdef class Columns:
         return out
 
 
+include "head_shapes.pxi"
 include "head_table.pxi"
 
 

@@ -14,10 +14,11 @@ cdef class HeadTable:
     # Entries that stand for the lengths and length fields there are.
     cdef int shapes[MAX_SHAPES]
     cdef int shape_count
+    cdef Telling telling
     # Numbers of entries by the upper bits of digests, which depend on all bytes; -1 is free.
     cdef int *buckets
     cdef int bucket_count, place_shift
-    cdef uint64_t seed
+    cdef uint64_t keys[WORDS]
     # What numbers of addresses belong to: another object after each `clear`.
     cdef object generation
     # By address; `scans` numbers the calls of `scan`.
@@ -27,7 +28,8 @@ cdef class HeadTable:
 
     def __cinit__(self, learn):
         self.learn = learn
-        self.seed = getrandbits(64)
+        for i in range(WORDS):
+            self.keys[i] = getrandbits(64) | 1
         self.clear()
 
     def __dealloc__(self):
@@ -44,6 +46,7 @@ cdef class HeadTable:
 
     cdef int clear(self) except -1:
         self.count = self.shape_count = 0
+        memset(&self.telling, 0, sizeof(self.telling))
         self.generation = object()
         self.last = -1
         self.heads = []
@@ -114,40 +117,70 @@ cdef class HeadTable:
                 self.shapes[i] = self.count
                 self.shape_count += 1
         entry.shape = i
-        entry.digest = digest(entry.data, entry, self.seed)
+        entry.digest = digest(entry.data, entry, self.keys)
         self.heads.append(head)
         self.count += 1
-        if 2 * self.count > self.bucket_count:
+        if self.count <= SAMPLED:
+            choose_telling(&self.telling, self.entries, self.count)
+        else:
+            note_shape(&self.telling, entry)
+        if 3 * self.count > self.bucket_count:
             self.rehash(2 * self.bucket_count)
         else:
             self.insert(self.count - 1)
         return self.count - 1
 
     cdef int find(
-        self, const uint8_t *p, Py_ssize_t left, Match *matched, Py_ssize_t *size
+        self,
+        const uint8_t *p,
+        Py_ssize_t left,
+        Match *matched,
+        Py_ssize_t *size,
+        Py_ssize_t *length,
     ) noexcept nogil:
-        """Return the number of the entry that the frame at ``p`` begins with, or -1."""
+        """Return the number of the entry that the frame at ``p`` begins with, or -1.
+
+        ``size`` is that of the payload, and ``length`` that of the frame: by its shape, so that a
+        processor can begin with the next frame before it has the entry of this one.
+        """
         cdef int i, number
-        cdef uint64_t at
+        cdef uint64_t at, shapes, found = 0
         cdef Entry *shape
-        for i in range(self.shape_count):
+        cdef Entry *entry
+        if self.telling.at >= left:
+            # No head of the sample is as short; `learn_at` finds the others.
+            return -1
+        shapes = self.telling.shapes[p[self.telling.at]]
+        while shapes:
+            i = lowest_bit(shapes)
+            shapes &= shapes - 1
             shape = &self.entries[self.shapes[i]]
             if shape.length > left:
                 continue
-            at = digest(p, shape, self.seed) >> self.place_shift
+            found = size_in(p, shape)
+            at = digest(p, shape, self.keys) >> self.place_shift
             while self.buckets[at] >= 0:
                 number = self.buckets[at]
-                if self.entries[number].shape == i:
-                    matched[0] = match(p, left, &self.entries[number], size)
+                entry = &self.entries[number]
+                if entry.shape != i:
+                    pass
+                elif entry.after != NULL:
+                    matched[0] = match_text(p, left, entry, size)
                     if matched[0] != DIFFERENT:
+                        length[0] = shape.length + size[0] + entry.after_length
                         return number
+                elif same_constants(p, entry) and fits(entry, found):
+                    size[0] = <Py_ssize_t>found
+                    length[0] = shape.length + <Py_ssize_t>found
+                    matched[0] = WHOLE if length[0] <= left else INCOMPLETE
+                    return number
                 at = (at + 1) & (self.bucket_count - 1)
         return -1
 
     cdef int equal_to(self, Entry *entry) noexcept nogil:
         """Return the number of an equal entry, which ``find`` leaves out if its shape is one too
         many; or -1."""
-        cdef uint64_t at = digest(entry.data, entry, self.seed) >> self.place_shift
+        cdef uint64_t at = digest(entry.data, entry, self.keys) >> self.place_shift
         while self.buckets[at] >= 0:
             if equal(&self.entries[self.buckets[at]], entry):
                 return self.buckets[at]
@@ -185,11 +218,11 @@ cdef class HeadTable:
         cdef Columns columns = Columns.__new__(Columns)
         cdef Py_ssize_t size = 0
         # Of the message before; and whether that had the entry and the size of the one before it.
-        cdef Py_ssize_t head = 0, last_size = -1, row, step
+        cdef Py_ssize_t head = 0, last_size = -1, row, step = 0
         cdef Entry *entry = NULL
         cdef bint alike = False
         cdef Match matched
-        cdef int number, last
+        cdef int number, last, guesses = GUESSES
         # Locals, so that they stay in registers.
         cdef uint64_t scans
         cdef Entry *entries
@@ -219,21 +252,24 @@ cdef class HeadTable:
                     break
             matched = DIFFERENT
             number = -1
-            if last >= 0:
+            if last >= 0 and guesses:
                 number = entries[last].next
                 if number >= 0:
                     matched = match(p + at, length - at, &entries[number], &size)
                 if matched == DIFFERENT and number != last:
                     number = last
                     matched = match(p + at, length - at, &entries[number], &size)
-            if matched == DIFFERENT:
-                number = self.find(p + at, length - at, &matched, &found)
+            if matched != DIFFERENT:
+                step = entries[number].length + size + entries[number].after_length
+            else:
+                number = self.find(p + at, length - at, &matched, &found, &step)
                 if number < 0:
                     self.last = last
                     number = self.learn_at(columns, data, at, &matched, &found)
                     last, entries = self.last, self.entries
-                if number < 0:
-                    break
+                    if number < 0:
+                        break
+                    step = entries[number].length + found + entries[number].after_length
                 size = found
             if matched == INCOMPLETE:
                 break
@@ -246,11 +282,16 @@ cdef class HeadTable:
             columns.append(at + entry.length, size, seen.index)
             alike = number == last and size == last_size and entry.after == NULL
             if last >= 0:
+                # Topics that come at random are not guessed.
+                if number == entries[last].next or number == last:
+                    guesses = GUESSES
+                elif guesses:
+                    guesses -= 1
                 entries[last].next = number
             last = number
             last_size = size
             head = at
-            at += entry.length + size + entry.after_length
+            at += step
         self.last = last
         columns.end = at
         if len(columns.addresses) == 1:
@@ -265,7 +306,7 @@ cdef class HeadTable:
     ):
         """See ``interpreted.HeadTable.put_alike``."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(data)
-        cdef Py_ssize_t size = 0, length = PyBytes_Size(data)
+        cdef Py_ssize_t size = 0, step = 0, length = PyBytes_Size(data)
         cdef int number = self.last
         cdef Match matched = DIFFERENT
         cdef Entry *entry
@@ -277,7 +318,7 @@ cdef class HeadTable:
         if number >= 0:
             matched = match(p, length, &self.entries[number], &size)
         if matched == DIFFERENT:
-            number = self.find(p, length, &matched, &size)
+            number = self.find(p, length, &matched, &size, &step)
         if number < 0 or matched != WHOLE:
             return False
         entry = &self.entries[number]

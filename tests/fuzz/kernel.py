@@ -33,9 +33,9 @@ _SHAPES, _HEADS, _FRAMES = 70, 40, 60
 _SIZES = (0, 1, 2, 3, 5, 8, 16, 100)
 
 
-def _shape(random: Random, tag: int) -> tuple[int, tuple[LengthField, ...]]:
-    """Return the length of a head that begins with ``tag``, and its length fields."""
-    fields, at = [], 1
+def _shape(random: Random, at: int) -> tuple[int, tuple[LengthField, ...]]:
+    """Return the length of a head, and its length fields, from ``at`` on."""
+    fields = []
     for _ in range(random.choice((1, 1, 2))):
         at += random.choice((0, 1, 3))
         width = random.choice((1, 1, 2, 4, 8))
@@ -50,9 +50,11 @@ class Wire:
 
     def __init__(self, random: Random) -> None:
         self._random = random
+        # A byte behind these tells the shapes from each other.
+        self._lead = random.randbytes(random.choice((0, 0, 1, 7, 30)))
         self.heads: dict[int, list[tuple[Head, int]]] = {}
         for tag in range(random.choice((1, 2, 5, _SHAPES))):
-            width, fields = _shape(random, tag)
+            width, fields = _shape(random, len(self._lead) + 1)
             made: dict[bytes, tuple[Head, int]] = {}
             for _ in range(random.choice((1, 2, _HEADS))):
                 head = self._head(tag, width, fields)
@@ -62,8 +64,9 @@ class Wire:
 
     def _head(self, tag: int, width: int, fields: tuple[LengthField, ...]) -> Head:
         random = self._random
-        data = bytearray([tag])
-        data += bytes(random.choices(random.choice((b"\0\1", bytes(range(256)))), k=width - 1))
+        data = bytearray([*self._lead, tag])
+        drawn = random.choice((b"\0\1", bytes(range(256))))
+        data += bytes(random.choices(drawn, k=width - len(data)))
         for field in fields:
             data[field.at : field.at + field.width] = bytes(field.width)
         least = random.choice((0, 0, 0, 0, 4))
@@ -71,7 +74,8 @@ class Wire:
 
     def learn(self, data: bytes, at: int) -> tuple[Head, int] | None:
         """See ``HeadTable``."""
-        for head, address in self.heads.get(data[at], ()):
+        tag = at + len(self._lead)
+        for head, address in self.heads.get(data[tag], ()) if tag < len(data) else ():
             found = bytearray(data[at : at + len(head.data)])
             if len(found) < len(head.data):
                 continue

@@ -192,6 +192,21 @@ class TestScan:
             assert messages(columns) == [(width, b"x") for width in widths]
         assert len(table) == len(set(widths))
 
+    def test_a_byte_that_tells_shapes_from_each_other_and_no_longer_does(self, kernel: Any) -> None:
+        def learn(data: bytes, at: int) -> tuple[Head, bytes]:
+            width = data[at + 2] + 3
+            head = data[at : at + width] + b"\0"
+            return Head(head, (LengthField(width, 1, add=data[at + 1]),), 255), head
+
+        table = kernel.HeadTable(learn)
+        heads = [bytes([n % 3, n % 2, 1 + n % 5]) + b"%05d" % n for n in range(200)]
+        heads = [head[: 3 + head[2]] for head in heads]
+        data = b"".join(head + bytes([1 + head[1]]) + b"x" for head in heads)
+        for _ in range(2):
+            found = messages(table.scan(data))
+            assert found == [(head + b"\0", b"x") for head in heads]
+        assert len(table) == len(set(heads))
+
     @pytest.mark.parametrize("tail", [b"", b"PU\0\0\0", b"tail1234567", frame(2, b"abc")])
     def test_rows_of_every_length(self, kernel: Any, tail: bytes) -> None:
         table = kernel.HeadTable(learn_channel)
