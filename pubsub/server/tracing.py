@@ -122,7 +122,9 @@ class TracedDispatcher(Dispatcher):
         publisher: PublisherTally | None = None,
     ) -> Batch:
         """See ``Dispatcher``."""
-        with self._span(mix.names, columns, protocol, headers) as context:
+        # The mix may have topics without messages.
+        names = [mix.names[index] for index, _, _ in columns.totals()]
+        with self._span(names, columns, protocol, headers) as context:
             batch = super().publish_mixed(mix, columns, sender, protocol, headers, publisher)
             if mix.durability:
                 self._wait(context)

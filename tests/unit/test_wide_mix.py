@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.access_rules.access import AccessRules
 from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.broker.publishing import address_mixes
 from pubsub.broker.publishing.address_mixes import AddressMixes
@@ -20,6 +21,7 @@ from pubsub.broker.routing.dispatcher import Dispatcher
 from pubsub.broker.routing.topic_mix import TopicMix
 from pubsub.broker.routing.wide_mix import WideMix, WideRead
 from pubsub.broker.slices import Slices
+from pubsub.broker.topic_space.durability import Durability
 from pubsub.broker.topic_space.topics import Topic
 from pubsub.kernel import Columns
 from tests.profiles import examples
@@ -399,6 +401,89 @@ class MemoryTests(WideCase):
         for _ in range(2):
             self.read("c", "a")
         assert len(self.broker.slices) == 1
+
+
+class WholeTests(WideCase):
+    """Reads that are published as messages of all topics of the listener"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.rules = make_listener(self.broker).access
+        self.closed: set[str] = set()
+        self.read(*"abcde")
+        self.work()
+        # Has all topics looked at.
+        self.whole(*"edcba")
+        self.transport.writes.clear()
+
+    def whole(self, *addresses: str) -> bool:
+        """Publish a message to each address; return whether it was as messages of all topics."""
+        access = AccessRules(lambda: self.rules.view, self.closed)
+        distinct = list(dict.fromkeys(addresses))
+        columns = Columns.of(
+            [str(n).encode() for n in range(len(addresses))],
+            [distinct.index(one) for one in addresses],
+            distinct,
+        )
+        found = self.mixes.find(columns, access=access)
+        assert found is not None
+        self.broker.dispatcher.publish_mixed(*found, b"me", "cafe")
+        self.work()
+        return found[0] is self.mixes._wide._mix
+
+    def test_as_many_messages_as_topics(self) -> None:
+        assert self.whole(*"ebeac")
+        assert self.transport.writes == [b"b1\na3\nc4\n"]
+        assert not self.whole(*"ebea")
+
+    def test_two_addresses_of_a_topic(self) -> None:
+        for _ in range(3):
+            self.read("b2", "c", "d")
+        self.work()
+        self.whole("b", "a", "b2", "c", "d", "e")
+        self.transport.writes.clear()
+        assert self.whole("b", "a", "b2", "b", "d")
+        assert self.transport.writes == [b"b0\na1\nb2\nb3\nd4\n"]
+
+    def test_messages_are_counted_for_their_topics(self) -> None:
+        assert self.whole(*"bbbee")
+        self.broker.dispatcher.settle()
+        assert {name: topic.messages for name, topic in self.topics.items()} == {
+            "a": 2, "b": 5, "c": 2, "d": 2, "e": 4,
+        }  # fmt: skip
+
+    def test_the_history_gets_their_topics(self) -> None:
+        assert self.whole(*"ccaac")
+        (batch,) = self.successResultOf(self.broker.store.read(10, None, 2**20)).batches
+        assert [(one.topic, one.count) for _, one in batch.runs()] == [("c", 2), ("a", 2), ("c", 1)]
+
+    def test_an_unknown_address(self) -> None:
+        assert not self.whole(*"aaab", "b3")
+
+    def test_a_topic_without_messages_that_the_client_may_not_publish_to(self) -> None:
+        self.closed = {"d"}
+        assert not self.whole(*"abcab")
+
+    def test_a_topic_without_messages_that_is_stored_differently(self) -> None:
+        self.broker.topics.named("d").set_durability(Durability.NONE)
+        assert not self.whole(*"abcab")
+
+    def test_topics_that_expire_are_not_used_by_messages_of_others(self) -> None:
+        self.broker.topics.expire = True
+        self.topics["d"].idle_since = 7.0
+        assert not self.whole(*"abcab")
+        assert self.topics["d"].idle_since == 7.0
+
+    def test_other_brokers_get_the_topics_of_the_read(self) -> None:
+        forwarded: list[list[str]] = []
+
+        class Forwarding:
+            def published(self, topics: Any, batch: Any) -> None:
+                forwarded.append([one.name for one in topics])
+
+        self.broker.router.forwarding = Forwarding()  # type: ignore[assignment]
+        assert not self.whole(*"cacac")
+        assert forwarded == [["c", "a"]]
 
 
 class DispatchTests(WideCase):

@@ -19,6 +19,7 @@ from pubsub.broker.routing.wide_mix import WideMix, WideRead
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
+    from pubsub.broker.access_rules.access import AccessRules
     from pubsub.broker.routing.router import Router
     from pubsub.broker.routing.topic_mix import TopicMix
     from pubsub.broker.slices import Slices
@@ -62,6 +63,7 @@ class AddressMixes:
     def __init__(self, listener: RoutedListener, resolve: Callable[[Any], Topic]) -> None:
         self._router = router = listener.router
         self._resolve = resolve
+        self._registry = listener.topics
         self._wide = WideMix(router, listener.slices)
         # The router, which counts the audiences of the mixes, decides how long there are any.
         self._known: CombinationCache[tuple[ReferenceType[TopicMix], list[int]]] = CombinationCache(
@@ -75,13 +77,18 @@ class AddressMixes:
             listener.topics.watch_removal(watcher)
 
     def find(
-        self, columns: Columns, addresses: Sequence[Any] | None = None
+        self,
+        columns: Columns,
+        addresses: Sequence[Any] | None = None,
+        access: AccessRules | None = None,
     ) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
 
         ``addresses`` are those that the messages have indexes of, if not those of a scan; each has
-        messages. None if an address has no topic, if a topic is not hosted by this broker, or if
-        there are too many addresses to route their messages in one tick.
+        messages. With the ``access`` of the only client that publishes them, the mix may have
+        topics without messages, to which this client may publish as well. None if an address has no
+        topic, if a topic is not hosted by this broker, or if there are too many addresses to route
+        their messages in one tick.
         """
         key = tuple(columns.addresses if addresses is None else addresses)
         if len(key) > _AT_ONCE:
@@ -91,6 +98,10 @@ class AddressMixes:
         if known is None or mix is None:
             self._known.discard(key)
             if len(key) > MAX_COMBINATION or not self._past.note(key):
+                if access is not None and not self._registry.expire:
+                    whole = self._wide.whole_of(columns, key, access)
+                    if whole is not None:
+                        return whole
                 once = self._wide.read_of(key) or self._passing(key)
                 if once is not None:
                     return once, columns

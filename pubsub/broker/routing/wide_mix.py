@@ -15,11 +15,13 @@ from pubsub.broker.routing.mixed_topics import MixedTopics, is_hosted
 from pubsub.broker.routing.topic_mix import TopicMix
 
 if TYPE_CHECKING:
+    from pubsub.broker.access_rules.access import AccessRules
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.routing.mixed_audience import MixedAudience
     from pubsub.broker.routing.router import Router
     from pubsub.broker.slices import SlicedWork, Slices, Work
     from pubsub.broker.topic_space.topics import Recipient, Topic
+    from pubsub.kernel import Columns
 
 # Audiences, at most, and messages of a read for each of them: each looks at all of the messages.
 _AUDIENCES, _MESSAGES = 64, 4
@@ -98,13 +100,8 @@ class WideMix:
         None if the audiences are not ready or too many, if two addresses have one topic, or if a
         topic is no longer hosted here.
         """
-        mix = self._mix
-        if mix is None or self._router.waiting:
-            return None
-        audiences = mix.current or self._refreshed(mix)
-        if audiences is None:
-            return None
-        if len(audiences) * _MESSAGES > len(addresses) + _AUDIENCES:
+        mix = self._ready(len(addresses))
+        if mix is None:
             return None
         try:
             places = list(map(self._places.__getitem__, addresses))
@@ -121,6 +118,39 @@ class WideMix:
                     self.discard(address)
             return None
         return read
+
+    def whole_of(
+        self, columns: Columns, addresses: Sequence[Any], access: AccessRules
+    ) -> tuple[TopicMix, Columns] | None:
+        """Return the mix of all topics, and ``columns`` with its indexes instead of a read's own.
+
+        Topics without messages do no harm if they are like the others, if the client with these
+        ``access`` rules may publish to them, too, and if there are not more than messages. Nothing
+        is done for each topic then but to find its index. None otherwise, as from ``read_of``.
+        """
+        mix = self._ready(len(addresses))
+        if (
+            mix is None
+            or len(mix.topics) > columns.count
+            or self._router.forwarding is not None
+            or not mix.is_known_uniform(len(addresses))
+            or not access.may_publish_all(mix.names)
+        ):
+            return None
+        try:
+            return mix, columns.remap(list(map(self._places.__getitem__, addresses)))
+        except KeyError:
+            return None
+
+    def _ready(self, addresses: int) -> TopicMix | None:
+        """Return the mix if it has audiences that are few enough for as many ``addresses``."""
+        mix = self._mix
+        if mix is None or self._router.waiting:
+            return None
+        audiences = mix.current or self._refreshed(mix)
+        if audiences is None or len(audiences) * _MESSAGES > addresses + _AUDIENCES:
+            return None
+        return mix
 
     def _refreshed(self, mix: TopicMix) -> tuple[MixedAudience, ...] | None:
         """Return the audiences with the last changes, if these are few."""

@@ -202,7 +202,7 @@ class Conversations:
         assert publisher is not None
         if self._mixes.publish_soon(columns, publisher):
             return None
-        mixed = self._mixes.find(columns)
+        mixed = self._mixes.find(columns, access=publisher.access)
         if mixed is not None and publisher.publish_mixed(*mixed) is not None:
             return None
         done = publish_runs(

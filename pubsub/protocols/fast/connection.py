@@ -180,7 +180,7 @@ class FastConnection(Connection):
             sender = proof.token.subject.encode()
             if shared.mixes.publish_soon(columns, self._publisher, sender):
                 return True
-        mixed = shared.mixes.find(columns)
+        mixed = shared.mixes.find(columns, access=None if proof.each else self._publisher.access)
         if mixed is None:
             return False
         if not proof.each:

@@ -157,8 +157,9 @@ class NsdConnection(Connection):
         for identity, _, extra in columns.addresses:
             if extra or not self._identities.opened(identity):
                 return False
-        mixed = self._publishes.mixes.find(columns)
         sender = sender_of(columns, [source.sender for source in columns.addresses])
+        access = self._publisher.access if isinstance(sender, bytes) else None
+        mixed = self._publishes.mixes.find(columns, access=access)
         if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         count = columns.count

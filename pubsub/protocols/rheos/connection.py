@@ -238,14 +238,17 @@ class RheosConnection(Connection):
 
     def _publish_at_once(self, columns: Columns, ids: set[bytes], replies: Acks) -> bool:
         """Publish messages of these clients at once; False if that is not possible."""
-        mixed = self._shared.mixes.find(columns)
         found = [self._destination.clients.get(client_id) for client_id in ids]
         clients = [client for client in found if client is not None]
-        if mixed is None or self._publisher is None or len(clients) < len(found):
+        if self._publisher is None or len(clients) < len(found):
             return False
-        mix = mixed[0]
         # A client does not receive its own messages (rheos §5.4).
         subscribed = [client.topics for client in clients if client.topics]
+        access = None if subscribed or len(clients) > 1 else self._publisher.access
+        mixed = self._shared.mixes.find(columns, access=access)
+        if mixed is None:
+            return False
+        mix = mixed[0]
         if not all(topics.keys().isdisjoint(mix.topics) for topics in subscribed):
             return False
         senders = {client.id: client.sender for client in clients}

@@ -102,13 +102,12 @@ class XSubSide(RoleDefaults):
         origins = [publication.origin for publication in columns.addresses]
         by_index = [own if origin is None else origin for origin in origins]
         sender = sender_of(columns, by_index)
-        if (
-            self._confirmations is None
-            and isinstance(sender, bytes)
-            and self._mixes.publish_soon(columns, self._publisher, sender)
-        ):
-            return True
-        mixed = self._mixes.find(columns)
+        access = None
+        if self._confirmations is None and isinstance(sender, bytes):
+            if self._mixes.publish_soon(columns, self._publisher, sender):
+                return True
+            access = self._publisher.access
+        mixed = self._mixes.find(columns, access=access)
         if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         if self._confirmations is not None:
