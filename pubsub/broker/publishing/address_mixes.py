@@ -93,15 +93,16 @@ class AddressMixes:
         key = tuple(columns.addresses if addresses is None else addresses)
         if len(key) > _AT_ONCE:
             return None
+        if access is not None and not self._registry.expire:
+            # Also where the combination is known: the history has one list of topics then.
+            whole = self._wide.whole_of(columns, key, access)
+            if whole is not None:
+                return whole
         known = self._known.get(key)
         mix = None if known is None else known[0]()
         if known is None or mix is None:
             self._known.discard(key)
             if len(key) > MAX_COMBINATION or not self._past.note(key):
-                if access is not None and not self._registry.expire:
-                    whole = self._wide.whole_of(columns, key, access)
-                    if whole is not None:
-                        return whole
                 once = self._wide.read_of(key) or self._passing(key)
                 if once is not None:
                     return once, columns

@@ -32,6 +32,8 @@ _LOOKED_AT = 250_000
 _PATIENCE = 16
 # Topics that are looked at in a step, and units of work (see ``sliced_routing.py``) of a step.
 _STEP, _UNITS = 50, 4
+# Topics of a read that is one of all topics, for each that has messages, at most.
+_OTHERS = 4
 # Subscriptions of changed subscribers that are looked at in a read, which takes up to 1 ms.
 _CHANGED = 600
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
@@ -131,7 +133,7 @@ class WideMix:
         mix = self._ready(len(addresses))
         if (
             mix is None
-            or len(mix.topics) > columns.count
+            or len(mix.topics) > min(columns.count, _OTHERS * len(addresses))
             or self._router.forwarding is not None
             or not mix.is_known_uniform(len(addresses))
             or not access.may_publish_all(mix.names)
