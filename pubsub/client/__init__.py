@@ -56,6 +56,7 @@ __all__ = [
 def connect(options: ClientOptions) -> Client:
     """Return a client of the broker at ``url``, on the running asyncio loop.
 
+    Several URLs, in a list, are those of brokers that stand for one another.
     docs/client.md lists the options. Nothing is connected yet. Raises InvalidUrl, and TypeError for
     an option of a wrong type.
     """

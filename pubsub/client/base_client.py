@@ -29,8 +29,9 @@ _log = logging.getLogger("pubsub.client")
 
 
 class Client(PublishCalls):
-    """A client of one broker. Its connections are made by the first requests that need them.
+    """A client of one broker, or of several of which it uses one at a time.
 
+    Its connections are made by the first requests that need them.
     Use it in ``async with``, or call ``close``.
     """
 
@@ -46,7 +47,7 @@ class Client(PublishCalls):
             self._links.warn()
 
     def __repr__(self) -> str:
-        return f"<Client of {self._options.target}>"
+        return f"<Client of {self._options.shown}>"
 
     async def __aenter__(self) -> Client:
         return self
@@ -165,11 +166,11 @@ class Client(PublishCalls):
         """
         self._check_open()
         interests = interests_of(topics, prefixes, start)
-        wire, target = self._links.wire_for(start)
+        wire, brokers = self._links.wire_for(start)
         check_subscription(wire, topics, prefixes)
         own = start is not None or wire.single_topic
         feed = Feed(interests, self._options.feed_bytes, events)
-        driver = self._links.reader(wire, target) if own else self._links.subscriber()
+        driver = self._links.reader(wire, brokers) if own else self._links.subscriber()
         link = driver.link
         assert isinstance(link, SubscribingLink)
         feed.on_room = driver.step_soon
@@ -182,15 +183,15 @@ class Client(PublishCalls):
 
     def _report(self, notice: Notice) -> None:
         if isinstance(notice, Gap | Uncertain | Refusal):
-            _log.warning("%s: %s", self._options.target, notice)
+            _log.warning("%s: %s", self._options.shown, notice)
         else:
-            _log.info("%s: %s", self._options.target, notice)
+            _log.info("%s: %s", self._options.shown, notice)
         if self._options.on_event is not None:
             try:
                 self._options.on_event(notice)
             except self._runtime.callback_errors:
                 # A link calls this while it changes its state.
-                _log.exception("%s: on_event failed", self._options.target)
+                _log.exception("%s: on_event failed", self._options.shown)
 
     async def close(self, flush: bool = True) -> None:
         """Send the queued messages, say goodbye and close.

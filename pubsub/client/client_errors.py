@@ -32,7 +32,7 @@ class ConnectFailed(ClientError):
     """The broker cannot be reached, does not speak the protocol, or does not admit the client.
 
     ``refused`` if it was the broker that did not admit the client: another attempt with the same
-    token, user and password would fail too.
+    token, user and password would fail too. Of several brokers, this is so for all of them.
     """
 
     reason = "connect"

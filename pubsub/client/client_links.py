@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from pubsub.client.broker_urls import BrokerUrls
 from pubsub.client.client_errors import HistoryNeeded
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import ClientUrl
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Notice
@@ -37,6 +37,9 @@ class ClientLinks:
         self._runtime = runtime
         self._options = options
         self._report = report
+        self._brokers = BrokerUrls(options.targets)
+        # Those of the HTTP API, once it is needed.
+        self._api: BrokerUrls | None = None
         self._subscribing: LinkDriver | None = None
         # Of subscriptions that need a connection of their own: those with a start, and of a single
         # topic.
@@ -47,53 +50,54 @@ class ClientLinks:
     def publisher(self) -> LinkDriver:
         """Return the driver of the link that publishes."""
         if self.publishing is None:
-            options, target = self._options, self._options.target
+            options = self._options
             link = PublishingLink(
-                self._options.wire,
-                str(target),
+                options.wire,
+                self._brokers,
                 options.timing,
                 random.random,
                 options.queue_bytes,
                 self._report,
             )
-            self.publishing = self._drive(link, target)
+            self.publishing = self._drive(link)
         return self.publishing
 
     def subscriber(self) -> LinkDriver:
         """Return the driver of the link that most subscriptions share."""
         if self._subscribing is None:
-            self._subscribing = self.reader(self._options.wire, self._options.target)
+            self._subscribing = self.reader(self._options.wire, self._brokers)
             self._reading.remove(self._subscribing)
         return self._subscribing
 
-    def reader(self, wire: ClientWire, target: ClientUrl) -> LinkDriver:
+    def reader(self, wire: ClientWire, brokers: BrokerUrls) -> LinkDriver:
         """Return the driver of a link of a single subscription."""
-        link = SubscribingLink(wire, str(target), self._options.timing, random.random, self._report)
-        driver = self._drive(link, target)
+        link = SubscribingLink(wire, brokers, self._options.timing, random.random, self._report)
+        driver = self._drive(link)
         self._reading.append(driver)
         return driver
 
-    def wire_for(self, start: int | None) -> tuple[ClientWire, ClientUrl]:
+    def wire_for(self, start: int | None) -> tuple[ClientWire, BrokerUrls]:
         """Return the wire that can begin at ``start``: the client's own, or that of the API."""
         options = self._options
         own = options.wire
         if start is None or own.traits.history:
-            return own, options.target
-        target = options.api_url()
-        if target is None:
+            return own, self._brokers
+        targets = options.api_urls()
+        if not targets:
             raise HistoryNeeded(
                 f"{own.name} has no history; for start= name the broker's HTTP API with "
                 "api= or PUBSUB_API, such as http://127.0.0.1:7080"
             )
-        wire = target.wire((options.client_id or "").encode(), options.token_text())
+        wire = targets[0].wire((options.client_id or "").encode(), options.token_text())
         if not wire.traits.history:
             raise HistoryNeeded(f"{wire.name} has no history; api= is a URL of the HTTP API")
-        return wire, target
+        if self._api is None:
+            self._api = BrokerUrls(targets)
+        return wire, self._api
 
-    def _drive(self, link: PublishingLink | SubscribingLink, target: ClientUrl) -> LinkDriver:
-        tls = self._options.tls if target.tls else None
-        renew = partial(self._renew_token, link.wire)
-        return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)
+    def _drive(self, link: PublishingLink | SubscribingLink) -> LinkDriver:
+        tls = self._options.tls if link.attempts.url.tls else None
+        return LinkDriver(self._runtime, link, tls, partial(self._renew_token, link.wire))
 
     def _renew_token(self, wire: ClientWire) -> str | None:
         """Use the token that is in the file now, if it comes from one, and return it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import iscoroutinefunction, signature
@@ -11,7 +11,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from pubsub.client.client_errors import InvalidUrl
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.client_url import ClientUrl, parse_url
+from pubsub.client.client_url import ClientUrl, parse_urls
 from pubsub.client.credentials import Secret, read_token
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice
@@ -27,12 +27,12 @@ _Client = TypeVar("_Client")
 class ClientOptions:
     """The parsed arguments of ``connect``."""
 
-    target: ClientUrl
+    targets: tuple[ClientUrl, ...]
     wire: ClientWire
     client_id: str | None
     token: Secret | None
     tls: TlsOptions
-    api: str | None
+    api: str | Sequence[str] | None
     timing: Timing
     timeout: float
     queue_bytes: int
@@ -43,25 +43,35 @@ class ClientOptions:
         """Return the token that is in use."""
         return None if self.token is None else self.token.reveal()
 
-    def api_url(self) -> ClientUrl | None:
-        """Return the URL of the HTTP API. Raises InvalidUrl, which names the option."""
+    @property
+    def target(self) -> ClientUrl:
+        """The first URL. The others differ from it in host and port only."""
+        return self.targets[0]
+
+    @property
+    def shown(self) -> str:
+        """The URLs, for messages."""
+        return ", ".join(map(str, self.targets))
+
+    def api_urls(self) -> tuple[ClientUrl, ...]:
+        """Return the URLs of the HTTP API, or none. Raises InvalidUrl, which names the option."""
         if self.api is None:
-            return None
+            return ()
         try:
-            return parse_url(self.api)
+            return parse_urls(self.api)
         except InvalidUrl as error:
             raise InvalidUrl(f"api= or PUBSUB_API: {error}") from None
 
 
 def read_options(
-    url: str,
+    url: str | Sequence[str],
     *,
     client_id: str | None = None,
     token: str | None = None,
     user: str | None = None,
     password: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
-    api: str | None = None,
+    api: str | Sequence[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
@@ -74,24 +84,23 @@ def read_options(
 ) -> ClientOptions:
     """Check the arguments of ``connect``. Raises InvalidUrl, and TypeError for a wrong type.
 
+    ``url`` and ``api`` each may be several URLs, of brokers that stand for one another.
     ``timeout`` is the number of seconds that a publish waits for room in the queue, and for its
     confirmation. ``queue_bytes`` bounds messages that are published and not confirmed,
     ``feed_bytes`` those that a subscription has received and its program has not taken.
     ``parameters`` are those of the protocol, as in the URL.
     """
-    texts = {"client_id": client_id, "token": token, "user": user, "password": password, "api": api}
-    _check_types(url, texts, (timeout, queue_bytes, feed_bytes), on_event)
-    # Not a number is neither greater nor less.
-    if not (timeout > 0 and queue_bytes > 0 and feed_bytes > 0):
-        raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
-    target = parse_url(url, parameters, read_options.__kwdefaults__ or (), (user, password))
+    texts = {"client_id": client_id, "token": token, "user": user, "password": password}
+    _check_urls({"the URL": url, "api": "" if api is None else api})
+    _check_types(texts, (timeout, queue_bytes, feed_bytes), on_event)
+    targets = parse_urls(url, parameters, read_options.__kwdefaults__ or (), (user, password))
     tls = TlsOptions.of(tls_ca, tls_cert, tls_key)
     tls.check()
     secret = read_token(token, token_file)
-    wire = target.wire((client_id or "").encode(), None if secret is None else secret.reveal())
+    wire = targets[0].wire((client_id or "").encode(), None if secret is None else secret.reveal())
     where = (os.environ.get(API_VARIABLE) if api is None else api) or None
     return ClientOptions(
-        target,
+        targets,
         wire,
         client_id,
         secret,
@@ -136,18 +145,28 @@ takes_options = TakesOptions(read_options)
 """For the ``connect`` of each shell."""
 
 
-def _check_types(
-    url: object, texts: Mapping[str, object], limits: tuple[object, ...], on_event: object
-) -> None:
-    """Raise TypeError for what would fail later, and then with an error that does not name it."""
-    if not isinstance(url, str):
-        raise TypeError(f"the URL must be str, not {type(url).__name__}")
+def _check_urls(urls: Mapping[str, object]) -> None:
+    """Raise TypeError unless each of these is a URL, or several."""
+    for name, given in urls.items():
+        for one in given if isinstance(given, list | tuple) else (given,):
+            if not isinstance(one, str):
+                raise TypeError(f"{name} must be str, not {type(one).__name__}, or a list of str")
+
+
+def _check_types(texts: Mapping[str, object], limits: tuple[float, ...], on_event: object) -> None:
+    """Raise TypeError for what would fail later, and then with an error that does not name it.
+
+    Raises InvalidUrl for a limit that is not greater than 0.
+    """
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
             raise TypeError(f"{name} must be str, not {type(text).__name__}")
     for limit in limits:
         if not isinstance(limit, int | float):
             raise TypeError(f"timeout, queue_bytes and feed_bytes must be numbers, not {limit!r}")
+        # Not a number is neither greater nor less.
+        if not limit > 0:
+            raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
     if on_event is not None and not callable(on_event):
         raise TypeError(f"on_event must be a function, not {type(on_event).__name__}")
     if iscoroutinefunction(on_event):

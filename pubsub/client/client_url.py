@@ -2,6 +2,8 @@
 
     cafe://host:7070?channels=0-15,40:orders    nsd+tls://host    https://host:7080
 
+Several brokers have a list of URLs, or a text in which commas separate them.
+
 A user and a password, with % escapes, may stand before the host, where the protocol has passwords.
 They may also be given beside the URL, and are kept apart from the rest, which is shown and logged.
 A token is never part of it.
@@ -9,7 +11,7 @@ A token is never part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,6 +23,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.settings import read_all
 from pubsub.wire.client_side import ClientSide, TokenUse
 from pubsub.wire.client_wire import ClientWire, UserLogin, WireOptions
+from pubsub.wire.url_list import split_urls
 
 _UserTexts = tuple[str | None, str | None]
 _TLS = "+tls"
@@ -63,6 +66,34 @@ class ClientUrl:
             )
         except ConfigurationError as error:
             raise InvalidUrl(str(error)) from None
+
+
+def parse_urls(
+    urls: str | Sequence[str],
+    options: Mapping[str, object] | None = None,
+    others: Iterable[str] = (),
+    login: _UserTexts = (None, None),
+) -> tuple[ClientUrl, ...]:
+    """Understand the URLs of one or several brokers, as ``parse_url`` does, each once.
+
+    Raises InvalidUrl, also for none, or if they differ in more than host and port.
+    """
+    found: list[ClientUrl] = []
+    for url in split_urls(urls) if isinstance(urls, str) else urls:
+        one = parse_url(url, options, others, login)
+        if one not in found:
+            found.append(one)
+    if not found:
+        raise InvalidUrl("there is no URL; name one broker at least, as cafe://HOST:PORT")
+    first, *more = found
+    for one in more:
+        if (one.name, one.tls) != (first.name, first.tls):
+            raise InvalidUrl(f"{first} and {one} are of different protocols; name one protocol")
+        if one.values != first.values:
+            raise InvalidUrl(f"{first} and {one} have different parameters; give all the same")
+        if one.login != first.login:
+            raise InvalidUrl(f"{first} and {one} have different users or passwords; give one user")
+    return tuple(found)
 
 
 def parse_url(

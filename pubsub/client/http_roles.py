@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from pubsub.client.http_requests import (
     bytes_of_text,
     header_rows,
 )
+from pubsub.client.http_session import HttpSession
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import (
     Interest,
@@ -33,13 +35,6 @@ from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 _LEVELS = {"stored": Level.STORED}
 # Bytes of a request with several messages, at most, and of members that are not counted.
 _REQUEST_BYTES, _AROUND = 64 * 1024, 128
-
-
-@dataclass(slots=True)
-class HttpSession:
-    """The position after the last message of each topic, as ``epoch:offset``."""
-
-    positions: dict[Interest, str] = field(default_factory=dict)
 
 
 class _HttpPing(NamedTuple):
@@ -213,10 +208,16 @@ class HttpSubscriber(HttpConnection):
 
     def __init__(self, options: WireOptions, session: HttpSession | None) -> None:
         super().__init__(options)
-        self.resumed = session is not None
+        self._address = options.host, options.port
         self.session = session or HttpSession()
+        self.resumed = session is not None and session.belongs_to(self._address)
         self._interests: dict[str, Interest] = {}
         self._run = _Run()
+
+    def welcomed(self, ok: Any) -> None:
+        """See ``HttpConnection``."""
+        super().welcomed(ok)
+        self.session.move(self._address, str(ok.get("shared", "")))
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
@@ -229,17 +230,13 @@ class HttpSubscriber(HttpConnection):
             members["batches"] = True
         if self.mixes:
             members["mixed"] = True
-        position = self.session.positions.get(interest)
-        if position is not None:
-            members["position"] = position
-        elif interest.start is not None:
-            members["start"] = interest.start
+        members.update(self.session.members(interest))
         self.request(_HttpSubscribe(interest), "subscribe", **members)
         self.push()
 
     def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
-        self.session.positions.pop(interest, None)
+        self.session.forget(interest)
         self._interests.pop(interest.name, None)
         self.request(_HttpUnsubscribe(interest), "unsubscribe", topic=interest.name)
         self.push()
@@ -310,20 +307,24 @@ class HttpSubscriber(HttpConnection):
             return
         for interest, offset in zip(interests, ends.values(), strict=True):
             assert interest is not None
-            self._passed(interest, offset)
+            self._passed(interest, offset, found.timestamps)
         events.append(found)
 
     def _append(self, messages: Messages, events: list[WireEvent]) -> None:
         """Append messages of one topic, unless it is not subscribed to any more."""
         interest = self._interests.get(messages.topic)
         if interest is not None:
-            self._passed(interest, None if messages.offsets is None else messages.offsets[-1])
+            offset = None if messages.offsets is None else messages.offsets[-1]
+            self._passed(interest, offset, messages.timestamps)
             events.append(messages)
 
-    def _passed(self, interest: Interest, offset: int | None) -> None:
+    def _passed(
+        self, interest: Interest, offset: int | None, timestamps: Sequence[int] | None
+    ) -> None:
         """Continue behind the message at ``offset``; None is one that is not stored."""
         if offset is not None:
-            self.session.positions[interest] = f"{self.epoch}:{offset + 1}"
+            last = timestamps[-1] if timestamps else None
+            self.session.passed(interest, f"{self.epoch}:{offset + 1}", last)
 
     def flush(self, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""

@@ -8,7 +8,8 @@ each topic, the position after the last message is kept, and continued from on t
 from __future__ import annotations
 
 from pubsub.client.http_connection import encode
-from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
+from pubsub.client.http_roles import HttpPublisher, HttpSubscriber
+from pubsub.client.http_session import HttpSession
 from pubsub.kernel import Columns
 from pubsub.settings import SIZE, Setting
 from pubsub.wire.client_events import Level

@@ -12,14 +12,13 @@ sends ``take_output``, and calls ``tick`` at ``deadline``.
                                               CONNECTING: the session to be resumed is gone
                                               BACKING_OFF: the connection ended, or took too long
     READY        requests are sent            BACKING_OFF: the connection ended, or is silent
-    BACKING_OFF  a pause                      CONNECTING: it is over
+    BACKING_OFF  a pause, or another URL      CONNECTING: it is over
     CLOSING      goodbye, the last bytes      CLOSED: the transport is gone, or takes too long
     CLOSED       the end
 
 In addition, ``close`` leads from every state to CLOSING, or to CLOSED if there is no connection;
-and CONNECTING and OPENING lead to IDLE, with an error for all that waits, if the broker rejects the
-client permanently, or if ``proved`` is not set: a first attempt that fails is an error of the
-caller, later ones are repeated.
+and CONNECTING and OPENING lead to IDLE, with an error for all that waits, if all brokers reject the
+client for good, or ``proved`` is not set: a first round that fails is an error of the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 
-from pubsub.client.client_errors import ClientError, ConnectFailed
+from pubsub.client.broker_urls import BrokerUrls, ConnectAttempts
+from pubsub.client.client_errors import ClientError
 from pubsub.client.link_timing import Timing
 from pubsub.client.tickets import Ticket
 from pubsub.wire.client_events import (
@@ -68,21 +68,20 @@ class Command(Enum):
 
 
 class Link(ABC):
-    """See the module. Subclasses have the requests and handle the events of one role.
-
-    ``where`` is the broker's address for messages.
-    """
+    """See the module. Subclasses have the requests and handle the events of one role."""
 
     role: Role
 
     def __init__(
-        self, wire: ClientWire, where: str, timing: Timing, random: Callable[[], float]
+        self, wire: ClientWire, brokers: BrokerUrls, timing: Timing, random: Callable[[], float]
     ) -> None:
         self.wire = wire
-        self.where = where
+        self.attempts = ConnectAttempts(brokers, timing, random)
+        self.where = str(self.attempts.url)
+        """The present broker, for messages."""
         self.state = LinkState.IDLE
         self.proved = False
-        """True if the address and the credentials have been good once."""
+        """True if an address and the credentials have been good once."""
         self.renewed: Callable[[], bool] = lambda: False
         """Returns whether there is another token than that of the last attempt."""
         self.reading = True
@@ -93,9 +92,7 @@ class Link(ABC):
         self.gone: Ticket[None] = Ticket()
         """Done when the link is CLOSED."""
         self._timing = timing
-        self._random = random
         self._session: object = None
-        self._attempt = 0
         self._until: float | None = None
         self._wake_at: float | None = None
         self._ready_at = 0.0
@@ -138,6 +135,7 @@ class Link(ABC):
         self.state = LinkState.OPENING
         self._until = now + self._timing.connect
         self._heard_at = now
+        self.wire.use_address(self.attempts.url.host, self.attempts.url.port)
         self.connection = self.wire.connect(self.role, self._session)
         self._handle(self.connection.open(self.first_topic()), now)
 
@@ -173,6 +171,7 @@ class Link(ABC):
             case LinkState.READY:
                 self._check_silence(now)
             case LinkState.BACKING_OFF:
+                self.attempts.advance()
                 self._connect(now)
             case LinkState.CLOSING:
                 self.commands.append(Command.ABORT)
@@ -185,7 +184,7 @@ class Link(ABC):
     def start(self, now: float) -> None:
         """Connect, unless that has begun."""
         if self.state is LinkState.IDLE:
-            self._attempt = 0
+            self.attempts.begin()
             self._connect(now)
 
     def close(self, now: float) -> None:
@@ -258,7 +257,7 @@ class Link(ABC):
     def _connect(self, now: float) -> None:
         self._first = b""
         self.state = LinkState.CONNECTING
-        self._attempt += 1
+        self.where = str(self.attempts.url)
         self._until = now + self._timing.connect
         self.commands.append(Command.CONNECT)
 
@@ -293,6 +292,7 @@ class Link(ABC):
     def _ready(self, resumed: bool, now: float) -> None:
         self.state = LinkState.READY
         self.proved = True
+        self.attempts.succeeded()
         self._ready_at = now
         self._until = now + self._timing.keepalive
         self.opened(resumed, now)
@@ -313,8 +313,6 @@ class Link(ABC):
 
     def _rejected(self, event: Rejected, now: float) -> None:
         permanent = event.permanent and not self.renewed()
-        if permanent:
-            self.proved = False
         self._abort(f"the broker refused the client: {event.reason}", now, permanent)
 
     def _abort(self, why: str, now: float, refused: bool = False) -> None:
@@ -322,21 +320,23 @@ class Link(ABC):
         self._disconnected(why, now, refused)
 
     def _disconnected(self, why: str, now: float, refused: bool = False) -> None:
-        was_ready = self.state is LinkState.READY
+        was_ready, attempts = self.state is LinkState.READY, self.attempts
         if was_ready and self.connection is not None:
             self._session = self.connection.session
-            if now - self._ready_at >= self._timing.settled:
-                self._attempt = 0
+            attempts.ended(now - self._ready_at >= self._timing.settled)
         self._drop_connection()
         self.trouble = why
-        if not self.proved:
+        attempts.failed(why, refused)
+        if attempts.all_refused:
+            self.proved = False
+        if attempts.are_over and not self.proved:
             self.state, self._until, self._session = LinkState.IDLE, None, None
             if was_ready:
                 self.interrupted()
-            self.failed(ConnectFailed(f"cannot connect to {self.where}: {why}", refused))
+            self.failed(attempts.error())
             return
         self.state = LinkState.BACKING_OFF
-        self._until = now + self._timing.pause(max(self._attempt, 1), self._random)
+        self._until = now + attempts.pause()
         if was_ready:
             self.interrupted()
 

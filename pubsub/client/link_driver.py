@@ -21,7 +21,7 @@ _LONGEST = 3600.0
 
 
 class LinkDriver:
-    """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link.
+    """Connects ``link`` to the URL of its attempt. ``step`` follows each request to the link.
 
     ``renew`` is called before each attempt to connect, and shortly before the end of a token. It
     returns the token to use.
@@ -31,8 +31,6 @@ class LinkDriver:
         self,
         runtime: Runtime,
         link: Link,
-        host: str,
-        port: int,
         tls: TlsOptions | None,
         renew: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -42,7 +40,7 @@ class LinkDriver:
         self._subscribing = link if isinstance(link, SubscribingLink) else None
         self.now: Callable[[], float] = runtime.now
         """Returns the time for the link's methods."""
-        self._host, self._port, self._tls = host, port, tls
+        self._tls = tls
         self._renew = renew
         # That of the last attempt, and that of its connection, which may be another one since.
         self._token: str | None = None
@@ -104,7 +102,8 @@ class LinkDriver:
         self.attempt = attempt = _Attempt(self)
         # The last transport may have ended while it did not read.
         self.link.reading = attempt.reading
-        attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
+        url = self.link.attempts.url
+        attempt.cancel = self.runtime.connect(url.host, url.port, self._tls, attempt)
 
     def _await_end(self) -> None:
         """Look for another token in time."""

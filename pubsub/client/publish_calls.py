@@ -179,12 +179,12 @@ class PublishCalls(ABC):
         if options.api is None:
             return
         if self._durability is None:
-            target = options.api_url()
-            if target is None or target.name != "http":
+            targets = options.api_urls()
+            if not targets or targets[0].name != "http":
                 return
             seconds = min(options.timeout, options.timing.connect)
             self._durability = TopicDurability(
-                self._runtime, target, options.tls, options.token_text, seconds
+                self._runtime, targets, options.tls, options.token_text, seconds
             )
         check_durability(self._wire, topic, await self._outcome(self._durability.of(topic)))
         self._check_open()

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from copy import copy
 
+from pubsub.client.broker_urls import BrokerUrls
 from pubsub.client.client_errors import ClientClosed, ClientError, NotSent
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
@@ -52,13 +53,13 @@ class PublishingLink(Link):
     def __init__(
         self,
         wire: ClientWire,
-        where: str,
+        brokers: BrokerUrls,
         timing: Timing,
         random: Callable[[], float],
         limit: int,
         report: Callable[[Notice], None],
     ) -> None:
-        super().__init__(wire, where, timing, random)
+        super().__init__(wire, brokers, timing, random)
         self._limit = limit
         self._report = report
         self._queue: deque[PublishRequest] = deque()

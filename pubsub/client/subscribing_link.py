@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from pubsub.client.broker_urls import BrokerUrls
 from pubsub.client.client_errors import ClientClosed, ClientError, SubscriptionRefused
 from pubsub.client.feed import Feed
 from pubsub.client.feed_table import FeedTable
@@ -44,12 +45,12 @@ class SubscribingLink(Link):
     def __init__(
         self,
         wire: ClientWire,
-        where: str,
+        brokers: BrokerUrls,
         timing: Timing,
         random: Callable[[], float],
         report: Callable[[Notice], None],
     ) -> None:
-        super().__init__(wire, where, timing, random)
+        super().__init__(wire, brokers, timing, random)
         self._report = report
         self._feeds = FeedTable()
         # Subscriptions that a resumed session may still have.
@@ -122,7 +123,8 @@ class SubscribingLink(Link):
         if self._interrupted:
             self._interrupted = False
             self._repeated = set(self._feeds.interests)
-            self._reconnected = Reconnected(resumed, self.trouble)
+            place = f"; now at {self.where}" if self.attempts.are_several else ""
+            self._reconnected = Reconnected(resumed, self.trouble + place)
             if not (resumed and self.wire.traits.survives):
                 state = "its session was resumed" if resumed else "its session was lost"
                 reason = f"the connection was interrupted ({self.trouble}); {state}"

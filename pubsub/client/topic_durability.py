@@ -1,6 +1,7 @@
 """The durability of topics, as the HTTP API of the broker shows it.
 
-It is requested once for each topic, and kept. If it cannot be determined it is None, and is
+It is requested once for each topic, and kept. Of several brokers, the next one is asked if one does
+not answer. If it cannot be determined it is None, and is
 requested again after a while.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -35,26 +36,29 @@ class _KnownDurability(NamedTuple):
 
 
 class TopicDurability:
-    """Asks the API at ``target``. ``token`` returns the token to present, or None.
+    """Asks the API at one of ``targets``. ``token`` returns the token to present, or None.
 
-    A query is given up after ``seconds``.
+    A broker that does not answer is given up after ``seconds``.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        target: ClientUrl,
+        targets: Sequence[ClientUrl],
         tls: TlsOptions,
         token: Callable[[], str | None],
         seconds: float,
     ) -> None:
         self._runtime = runtime
-        self._target = target
-        self._tls = tls if target.tls else None
+        self._targets = targets
+        # The index of the broker to ask.
+        self._at = 0
+        self._tls = tls if targets[0].tls else None
         self._token = token
         self._seconds = seconds
         self._known: OrderedDict[str, _KnownDurability] = OrderedDict()
         self._asked: dict[str, _DurabilityQuery] = {}
+        self._closed = False
 
     def of(self, topic: str) -> Ticket[str | None]:
         """Return a ticket with ``none``, ``async`` or ``sync``; None if that is not known."""
@@ -67,20 +71,39 @@ class TopicDurability:
         if topic in self._asked:
             self._asked[topic].tickets.append(ticket)
             return ticket
-        query = self._asked[topic] = _DurabilityQuery(
-            self._runtime, self._request(topic), lambda raw: self._found(topic, raw)
-        )
-        query.tickets.append(ticket)
-        query.ask(self._target, self._tls, self._seconds)
+        self._ask(topic, [ticket], len(self._targets))
         return ticket
+
+    def _ask(self, topic: str, tickets: list[Ticket[str | None]], brokers: int) -> None:
+        """Ask up to ``brokers`` brokers, one after the other."""
+        at = self._at
+        target = self._targets[at]
+        query = self._asked[topic] = _DurabilityQuery(
+            self._runtime,
+            self._request(target, topic),
+            lambda raw: self._answered(topic, at, raw, brokers - 1),
+        )
+        query.tickets += tickets
+        query.ask(target, self._tls, self._seconds)
+
+    def _answered(self, topic: str, at: int, raw: bytes, left: int) -> None:
+        status, durability = _read(raw)
+        if status or not left or self._closed:
+            self._found(topic, status, durability)
+            return
+        if at == self._at:
+            # Another query may have gone on already.
+            self._at = (at + 1) % len(self._targets)
+        self._ask(topic, self._asked[topic].tickets, left)
 
     def close(self) -> None:
         """Give up all queries."""
+        self._closed = True
         for query in list(self._asked.values()):
             query.end()
 
-    def _request(self, topic: str) -> bytes:
-        target, token = self._target, self._token()
+    def _request(self, target: ClientUrl, topic: str) -> bytes:
+        token = self._token()
         host = f"[{target.host}]" if ":" in target.host else target.host
         lines = [
             f"GET /v1/topics/{quote(topic, safe='')} HTTP/1.1",
@@ -91,8 +114,7 @@ class TopicDurability:
             lines.append(f"Authorization: Bearer {token}")
         return "\r\n".join([*lines, "", ""]).encode()
 
-    def _found(self, topic: str, raw: bytes) -> None:
-        status, durability = _read(raw)
+    def _found(self, topic: str, status: int, durability: str | None) -> None:
         until = None
         if durability is None:
             pause = _UNTIL_CREATED if status == _NOT_FOUND else _UNTIL_RETRY

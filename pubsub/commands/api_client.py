@@ -26,6 +26,7 @@ from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.wire.client_tls_files import client_context
 from pubsub.wire.connect_errors import why_not
 from pubsub.wire.foreign_protocols import status_problem
+from pubsub.wire.url_list import split_urls
 
 _SECONDS = 30.0
 _PAGE = 1000
@@ -67,13 +68,22 @@ class _Members(dict[str, Any]):
 
 
 class Api:
-    """The HTTP API of ``destination``. Every method raises RequestFailed."""
+    """The HTTP API of ``destination``. Every method raises RequestFailed.
+
+    Of several brokers, the first one that can be reached is used for all requests, as offsets
+    differ between brokers. Requests that change something need a single one.
+    """
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
-        self._url = destination.api_url().rstrip("/")
-        self._parts = urlsplit(self._url)
+        self._others = [url.rstrip("/") for url in split_urls(destination.api_url())]
+        self._is_one = len(self._others) == 1
+        self._use(self._others.pop(0))
         self._token = destination.token()
+
+    def _use(self, url: str) -> None:
+        self._url = url
+        self._parts = urlsplit(url)
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         """Return the JSON body of a reply."""
@@ -169,25 +179,44 @@ class Api:
         query: Mapping[str, object] | None = None,
         body: bytes | None = None,
     ) -> HTTPResponse:
-        connection = self._connection()
+        if method != "GET" and not self._is_one:
+            raise RequestFailed("the request is for one broker; name it with --api or --url")
+        while True:
+            connection = self._connection()
+            try:
+                response = self._answer(connection, method, path, query, body)
+                break
+            except (OSError, HTTPException) as error:
+                # A broker that has taken the request may have carried it out.
+                if not self._others or connection.sock is not None:
+                    raise RequestFailed(
+                        f"{self._url}: the broker cannot be reached: {self._why_not(error)}; "
+                        f"{self._destination.hint()}"
+                    ) from None
+            self._use(self._others.pop(0))
+        self._others.clear()
+        if response.status >= 300:
+            raise self._error(response)
+        return response
+
+    def _answer(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None,
+        body: bytes | None,
+    ) -> HTTPResponse:
         target = self._parts.path.rstrip("/") + path
         if query:
             target += "?" + urlencode(query, doseq=True)
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
             connection.request(method, target, body=body, headers=headers)
-            response = connection.getresponse()
+            return connection.getresponse()
         except UnicodeError as error:
             # A host or a path that a request cannot have.
             raise RequestFailed(f"{self._url}: the URL cannot be used: {error}") from None
-        except (OSError, HTTPException) as error:
-            raise RequestFailed(
-                f"{self._url}: the broker cannot be reached: {self._why_not(error)}; "
-                f"{self._destination.hint()}"
-            ) from None
-        if response.status >= 300:
-            raise self._error(response)
-        return response
 
     def _why_not(self, error: Exception) -> str:
         """Return why a request failed; the reply of another protocol is not shown."""

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import click
 
 from pubsub.commands.bench_run import LEAST_BYTES, BenchRun, Load, Results
-from pubsub.commands.destination import Destination, destination, destination_options, split_user
+from pubsub.commands.destination import Destination, destination, destination_options, split_users
 from pubsub.commands.latency_histogram import draw, duration
 from pubsub.commands.positive_number import PositiveNumber
 from pubsub.commands.whole_number import WholeNumber
+from pubsub.wire.url_list import split_urls
 
 _BAR = 40
 # A client or a message is made of each; more would end in a lack of memory or of open files.
@@ -76,8 +77,9 @@ def _subscribers_at(where: Destination, sub_url: str | None) -> Destination:
     if sub_url is None:
         return where
     # A wire without passwords would refuse the user of the other one.
-    url, user = split_user(sub_url)
-    elsewhere = urlsplit(url).hostname != urlsplit(where.url).hostname
+    url, user = split_users(sub_url)
+    known = {urlsplit(one).hostname for one in split_urls(where.url)}
+    elsewhere = any(urlsplit(one).hostname not in known for one in split_urls(url))
     withheld = dict.fromkeys(where.of_context if elsewhere else ())
     return replace(where, url=url, user=user, **withheld)  # type: ignore[arg-type]
 

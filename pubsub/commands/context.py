@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from pubsub.commands.contexts import Context, changed, check_name, load
-from pubsub.commands.destination import complete_context, split_user
+from pubsub.commands.destination import complete_context, split_users
 from pubsub.commands.file_name import file_option
 from pubsub.errors import ConfigurationError
+from pubsub.wire.url_list import split_urls
 
 
 @click.group("context", no_args_is_help=False)
@@ -36,16 +37,19 @@ def add(
     name: str, url: str, api: str | None, client_id: str | None, user: str | None, replace: bool,
     **files: str | None,
 ) -> None:  # fmt: skip
-    """Add the broker at URL as NAME. The first context is used at once."""
+    """Add the broker at URL as NAME. The first context is used at once.
+
+    URL may be several with commas between them, of brokers that stand for one another.
+    """
     # Imported here, as it brings along the client library.
-    from pubsub.client.client_url import parse_url
+    from pubsub.client.client_url import parse_urls
 
     check_name(name)
-    url, own = split_user(url)
-    parse_url(url)
-    if api and not api.startswith(("http://", "https://")):
+    url, own = split_users(url)
+    parse_urls(url)
+    if api and not all(one.startswith(("http://", "https://")) for one in split_urls(api)):
         raise ConfigurationError("--api: expected a URL with http:// or https://")
-    if api and split_user(api)[1] is not None:
+    if api and split_users(api)[1] is not None:
         raise ConfigurationError("the URL of the API has no user; clients give a token there")
     paths = {option: _absolute(path) for option, path in files.items()}
     with changed(os.environ) as contexts:

@@ -14,6 +14,7 @@ from pubsub.commands.contexts import Context, load
 from pubsub.commands.credential_texts import read_password, read_token
 from pubsub.commands.file_name import FILE_NAME
 from pubsub.errors import ConfigurationError
+from pubsub.wire.url_list import split_urls
 
 DEFAULT_URL = "http://127.0.0.1:7080"
 _CHANGED = (
@@ -41,6 +42,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Destination:
     """A broker, and the credentials of a client there.
 
+    ``url`` may be several, with commas between them: of brokers that stand for one another.
     ``api`` is the URL of its HTTP API, None if it is not known; ``given`` is false if the command
     line and the environment named no broker. ``of_context`` has the names of the fields with
     secrets that a context gives: they are for the servers that it names.
@@ -85,7 +87,7 @@ class Destination:
                 "file for --password-file, or set PUBSUB_PASSWORD"
             )
         login = f"{quote(self.user, safe='')}:{quote(password, safe='')}"
-        return self.url.replace("://", f"://{login}@", 1)
+        return self.url.replace("://", f"://{login}@")
 
     def api_url(self) -> str:
         """Return the URL of the HTTP API. Raises ConfigurationError if it is not known."""
@@ -173,8 +175,8 @@ def destination_options(command: _Command) -> _Command:
     option("--api", "The broker's HTTP API, for its history (default: PUBSUB_API).", "URL")
     option("--context", "A context, as pubsub context list shows them.", "NAME")
     option(
-        "--url", "The broker: cafe://HOST:PORT, http://HOST:PORT, ... (default: PUBSUB_URL, else "
-        f"the context in use, else {DEFAULT_URL}).", "URL",
+        "--url", "The broker: cafe://HOST:PORT, http://HOST:PORT, ...; several with commas between "
+        f"them (default: PUBSUB_URL, else the context in use, else {DEFAULT_URL}).", "URL",
     )  # fmt: skip
     return command
 
@@ -211,7 +213,7 @@ def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -
     secrets = [name for name in _SECRETS if getattr(base, name) and options[name] is None]
     changed = {name: options[name] for name in _CHANGED if options[name] is not None}
     base = replace(base, **changed)  # type: ignore[arg-type]
-    url, user = split_user(base.url)
+    url, user = split_users(base.url)
     base = replace(base, url=url, user=base.user if user is None else user)
     own = base.url if urlsplit(base.url).scheme.partition("+")[0] in ("http", "https") else None
     # A broker that the command line names is not replaced by one of the environment.
@@ -235,6 +237,18 @@ def _base(
     if contexts.current is not None:
         return contexts.find(contexts.current), True
     return Context(DEFAULT_URL), False
+
+
+def split_users(text: str) -> tuple[str, str | None]:
+    """Return the URLs of ``text`` without their user, and the user, as ``split_user`` does.
+
+    Raises ConfigurationError, also if they have different users.
+    """
+    split = [split_user(url) for url in split_urls(text)]
+    urls, users = [url for url, _ in split], {user for _, user in split}
+    if len(users) > 1:
+        raise ConfigurationError("the URLs have different users; give one with --user")
+    return ",".join(urls), users.pop()
 
 
 def split_user(url: str) -> tuple[str, str | None]:

@@ -108,6 +108,11 @@ class ClientWire(ABC):
     def __init__(self, options: WireOptions) -> None:
         self.options = options
 
+    def use_address(self, host: str, port: int) -> None:
+        """Have the next connection lead to this broker."""
+        if (host, port) != (self.options.host, self.options.port):
+            self.options = replace(self.options, host=host, port=port)
+
     def use_token(self, token: str) -> None:
         """Use another token from the next connection on; a wire without one stays without.
 

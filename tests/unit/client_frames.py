@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.client.http_roles import HttpSession
+from pubsub.client.http_session import HttpSession
 from pubsub.wire.client_events import (
     Interest,
     Subscribed,

@@ -141,10 +141,16 @@ class HandMade:
         return self.connection.receive(b"".join(parts))
 
 
-def upgraded(role: Role, session: object = None, **limits: object) -> HandMade:
-    """Return both ends after the handshake and the first request, whose reply has ``limits``."""
+def upgraded(
+    role: Role, session: object = None, resumed: bool | None = None, **limits: object
+) -> HandMade:
+    """Return both ends after the handshake and the first request, whose reply has ``limits``.
+
+    ``resumed`` is whether the session continues; it does, unless it is of another broker.
+    """
+    continues = session is not None if resumed is None else resumed
     far = HandMade(make(role, session=session))
     assert far.receive(far.accept()) == []
     assert [one["op"] for one in far.requests()] == ["connect"]
-    assert far.receive(far.ok(1, epoch=EPOCH, **limits)) == [Opened(session is not None)]
+    assert far.receive(far.ok(1, epoch=EPOCH, **limits)) == [Opened(continues)]
     return far

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pubsub.protocols.nsd.client import NsdWire
-from pubsub.protocols.nsd.client_subscriber import NsdSession
+from pubsub.protocols.nsd.reading_session import NsdSession
 from pubsub.wire.client_events import Interest, Opened, Subscribed
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit.nsd_lines import NOTHING, error, get

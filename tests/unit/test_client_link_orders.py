@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.client.broker_urls import BrokerUrls
 from pubsub.client.client_errors import ClientError
+from pubsub.client.client_url import parse_urls
 from pubsub.client.link import LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.publish_requests import PublishRequest
@@ -60,11 +62,10 @@ STEPS = st.lists(
 class Driven:
     """A link, and the tickets of everything that was published with confirmation."""
 
-    def __init__(self) -> None:
+    def __init__(self, *urls: str) -> None:
+        brokers = BrokerUrls(parse_urls(urls or ("cafe://h",)))
         wire = CafeWire(WireOptions(values={"channels": CHANNELS.parse("0-255")}))
-        self.link = PublishingLink(
-            wire, "cafe://h", Timing(), lambda: 0.5, 1000, lambda notice: None
-        )
+        self.link = PublishingLink(wire, brokers, Timing(), lambda: 0.5, 1000, lambda notice: None)
         self.now = 0.0
         self.tickets: list[Ticket[Level]] = []
         self.called: list[int] = []
@@ -106,9 +107,11 @@ class Driven:
 
 
 class OrderTests(SynchronousTestCase):
-    @given(STEPS)
-    def test_states_follow_the_table_and_every_ticket_is_done_once(self, steps: list[str]) -> None:
-        driven = Driven()
+    @given(STEPS, st.sampled_from([("cafe://h",), ("cafe://h", "cafe://i", "cafe://j")]))
+    def test_states_follow_the_table_and_every_ticket_is_done_once(
+        self, steps: list[str], urls: tuple[str, ...]
+    ) -> None:
+        driven = Driven(*urls)
         link = driven.link
         for name in steps:
             before = link.state

@@ -18,7 +18,7 @@ from pubsub.client import InvalidUrl, blocking
 from pubsub.client import twisted as twisted_client
 from pubsub.client.client_options import read_options
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.client_url import find_side, parse_url, wires_for
+from pubsub.client.client_url import find_side, parse_url, parse_urls, wires_for
 from pubsub.client.credentials import Secret, end_of_token, read_token
 from pubsub.client.notices import Notice
 from pubsub.wire.client_wire import Role, UserLogin
@@ -30,6 +30,79 @@ from tests.unit.tokens import token
 def refusal(url: str, **options: object) -> str:
     """Return why ``url`` is refused."""
     return str(raised(InvalidUrl, parse_url, url, options))
+
+
+class SeveralUrlsTests(SynchronousTestCase):
+    """parse_urls"""
+
+    def shown(self, urls: str | list[str]) -> list[str]:
+        return [str(one) for one in parse_urls(urls)]
+
+    def refusal(self, *urls: str) -> str:
+        return str(raised(InvalidUrl, parse_urls, list(urls)))
+
+    def test_a_list_or_a_text_with_commas(self) -> None:
+        expected = ["cafe://a:7070", "cafe://b:1"]
+        assert self.shown(["cafe://a", "cafe://b:1"]) == expected
+        assert self.shown("cafe://a,cafe://b:1") == expected
+        assert self.shown("cafe://a , cafe://b:1") == expected
+        assert self.shown("cafe://a") == self.shown(["cafe://a"]) == ["cafe://a:7070"]
+
+    def test_commas_of_parameters_stay(self) -> None:
+        channels = "channels=0-15,40:orders"
+        found = parse_urls(f"cafe://a?{channels},cafe://b?{channels}")
+        assert list(map(str, found)) == ["cafe://a:7070", "cafe://b:7070"]
+        assert found[0].values == parse_url(f"cafe://a?{channels}").values
+
+    def test_each_is_there_once(self) -> None:
+        assert self.shown(["cafe://b", "cafe://a", "cafe://b:7070"]) == [
+            "cafe://b:7070", "cafe://a:7070",
+        ]  # fmt: skip
+
+    def test_none(self) -> None:
+        assert "there is no URL" in self.refusal()
+        assert "has no protocol" in self.refusal("")
+        assert "has no protocol" in str(raised(InvalidUrl, parse_urls, "cafe://a,"))
+
+    def test_they_differ_in_host_and_port_only(self) -> None:
+        for other in ("nsd://b", "cafe+tls://b"):
+            text = self.refusal("cafe://a", other)
+            assert text.endswith("are of different protocols; name one protocol"), text
+        assert self.refusal("spot://a", "spot://b?max-message=2K") == (
+            "spot://a:7073 and spot://b:7073 have different parameters; give all the same"
+        )
+        text = self.refusal("cafe://bob:hunter2@a", "cafe://bob:hunter3@b")
+        assert text.endswith("have different users or passwords; give one user")
+        assert "hunter" not in text
+        assert "different users" in self.refusal("cafe://bob:hunter2@a", "cafe://b")
+
+    def test_options_are_for_all(self) -> None:
+        options = read_options(["cafe://a", "cafe://b"], user="bob", password="hunter2")
+        assert {one.login for one in options.targets} == {UserLogin("bob", "hunter2")}
+        options = read_options("spot://a,spot://b", max_message="2K")
+        assert {one.values["max-message"] for one in options.targets} == {2048}
+
+    def test_the_api(self) -> None:
+        options = read_options("cafe://a", api=["http://a", "http://b"])
+        assert list(map(str, options.api_urls())) == ["http://a:7080", "http://b:7080"]
+        with patch.dict(os.environ, {"PUBSUB_API": "http://c,http://d"}):
+            options = read_options("cafe://a")
+        assert list(map(str, options.api_urls())) == ["http://c:7080", "http://d:7080"]
+        mixed = read_options("cafe://a", api="http://a,cafe://b")
+        assert str(raised(InvalidUrl, mixed.api_urls)).startswith("api= or PUBSUB_API: ")
+
+    def test_wrong_types(self) -> None:
+        given: Any
+        for given in (None, 5, {"cafe://a"}, ["cafe://a", b"cafe://b"]):
+            text = str(raised(TypeError, read_options, given))
+            assert text.startswith("the URL must be str, not ")
+        given = [5]
+        text = str(raised(TypeError, read_options, "cafe://a", api=given))
+        assert text == "api must be str, not int, or a list of str"
+
+    def test_a_client_shows_all(self) -> None:
+        client = twisted_client.connect(["cafe://a", "cafe://b"], reactor=MemoryReactorClock())
+        assert repr(client) == "<Client of cafe://a:7070, cafe://b:7070>"
 
 
 class UrlTests(SynchronousTestCase):

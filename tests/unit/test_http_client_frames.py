@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client.http_roles import HttpSession
+from pubsub.client.http_session import HttpSession
 from pubsub.wire.client_events import (
     Alive,
     Closing,
@@ -191,6 +191,40 @@ class SubscriberTests(SynchronousTestCase):
             {"id": 5, "op": "unsubscribe", "topic": "news"},
         ]
         assert session.positions == {}
+
+    def test_another_broker_that_does_not_share_the_history(self) -> None:
+        """Its offsets are those of other messages, so new messages are requested."""
+        begun = Interest("begun", start=9)
+        unread = Interest("unread", start=0)
+        session = HttpSession({}, ("a", 1), "s1")
+        session.passed(NEWS, "1-abc:5", 1000)
+        session.positions[begun] = "1-abc:9"
+        session.positions[unread] = "1-abc:0"
+        far = upgraded(Role.SUBSCRIBER, session, resumed=False)
+        for interest in (NEWS, SPORT, begun, unread):
+            far.connection.subscribe(interest)
+        starts = [one.keys() & {"position", "timestamp", "start"} for one in far.requests()]
+        assert starts == [set(), set(), set(), {"start"}]
+        assert session.home == ("localhost", 7080)
+
+    def test_another_broker_that_shares_the_history(self) -> None:
+        """It continues behind the time of the last message, and at an offset from then on."""
+        session = HttpSession({}, ("a", 1), "s1")
+        session.passed(NEWS, "1-abc:5", 1000)
+        far = upgraded(Role.SUBSCRIBER, session, resumed=False, shared="s1")
+        far.connection.subscribe(NEWS)
+        (request,) = far.requests()
+        assert request["timestamp"] == 1001
+        far.receive(far.ok(2, topic="news", start=70, epoch=EPOCH))
+        assert session.members(NEWS) == {"position": f"{EPOCH}:70"}
+        # A third one.
+        session.move(("c", 1), "s1")
+        assert session.members(NEWS) == {"timestamp": 1001}
+        session.passed(NEWS, "1-def:7", 2000)
+        session.move(("d", 1), "s1")
+        assert session.members(NEWS) == {"timestamp": 2001}
+        session.forget(NEWS)
+        assert session.members(NEWS) == {}
 
     def test_refused(self) -> None:
         far = upgraded(Role.SUBSCRIBER)

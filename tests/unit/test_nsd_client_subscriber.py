@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.client import NsdWire
-from pubsub.protocols.nsd.client_subscriber import NsdSession
+from pubsub.protocols.nsd.reading_session import NsdSession
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.client_events import (
     Alive,

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.client_url import parse_url
+from pubsub.client.client_url import parse_urls
 from pubsub.client.runtime import Cancel, Observer, Runtime, Transport, Waiter
 from pubsub.client.tickets import Ticket
 from pubsub.client.topic_durability import TopicDurability
@@ -80,8 +80,12 @@ class TopicDurabilityTests(SynchronousTestCase):
         self.runtime = MadeUpRuntime()
         self.token: str | None = None
         self.durability = TopicDurability(
-            self.runtime, parse_url("http://[::1]:7080"), TlsOptions(), lambda: self.token, SECONDS
+            self.runtime, parse_urls("http://[::1]:7080"), TlsOptions(), lambda: self.token, SECONDS
         )
+
+    def of_several(self) -> TopicDurability:
+        targets = parse_urls("http://a,http://b,http://c")
+        return TopicDurability(self.runtime, targets, TlsOptions(), lambda: None, SECONDS)
 
     def answer(self, *parts: bytes) -> Stream:
         """Answer the question that waits."""
@@ -111,6 +115,35 @@ class TopicDurabilityTests(SynchronousTestCase):
         assert self.outcome(self.durability.of("a/é")) == "sync"
         assert not self.runtime.attempts
         assert not self.runtime.clock.getDelayedCalls()
+
+    def test_another_broker_is_asked_if_one_does_not_answer(self) -> None:
+        self.durability = self.of_several()
+        asked = self.durability.of("a")
+        for _ in range(2):
+            self.runtime.attempts.pop().lost("connection refused")
+        stream = self.answer(reply("200 OK", {"durability": "sync"}))
+        assert b"Host: c:7080" in stream.written
+        assert self.outcome(asked) == "sync"
+        # It is the first from now on.
+        self.durability.of("b")
+        stream = self.answer(reply("404 Not Found", {"error": "unknown-topic"}))
+        assert b"Host: c:7080" in stream.written
+        assert not self.runtime.attempts
+
+    def test_no_broker_answers(self) -> None:
+        self.durability = self.of_several()
+        asked = self.durability.of("a")
+        for _ in range(3):
+            assert not asked.done
+            self.runtime.attempts.pop().lost("connection refused")
+        assert self.outcome(asked) is None
+
+    def test_no_other_broker_is_asked_after_the_end(self) -> None:
+        self.durability = self.of_several()
+        asked = self.durability.of("a")
+        self.durability.close()
+        assert self.outcome(asked) is None
+        assert len(self.runtime.attempts) == 1
 
     def test_a_caller_that_gives_up_leaves_the_others(self) -> None:
         first, second = self.durability.of("a"), self.durability.of("a")

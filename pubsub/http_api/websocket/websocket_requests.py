@@ -12,6 +12,7 @@ from pubsub.errors import LimitReached
 from pubsub.http_api.publishing.message_body import MAX_JOINED
 from pubsub.http_api.reading.follow_start import find_start
 from pubsub.http_api.reading.live_response import TOPIC_BYTES
+from pubsub.http_api.reading.shared_ranges import shared_positions
 from pubsub.http_api.requests.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiError
 from pubsub.http_api.requests.parameters import Parameters, check_name, invalid
 from pubsub.http_api.requests.request_access import RequestAccess, token_access
@@ -93,12 +94,15 @@ class WebSocketRequests:
         self.sender = given.text("sender", access.owner or "").encode()
         self.access = access
         await listener.slices.finish(self.recheck())
-        return {
+        answer: JsonReply = {
             "epoch": listener.store.epoch,
             "max_messages": MAX_JOINED,
             "max_bytes": listener.settings["max-message"],
             "mixed": True,
         }
+        # A client that goes on at another broker compares it.
+        positions = shared_positions(listener.store)
+        return answer if positions is None else {**answer, "shared": positions.identity}
 
     def recheck(self) -> Work:
         """The rights have changed: recheck every subscription."""

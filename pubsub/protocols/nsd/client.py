@@ -8,8 +8,9 @@ import secrets
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd import client_connection
-from pubsub.protocols.nsd.client_subscriber import NsdSession, NsdSubscriber
+from pubsub.protocols.nsd.client_subscriber import NsdSubscriber
 from pubsub.protocols.nsd.codec import MAX_LINE, MAX_NAME
+from pubsub.protocols.nsd.reading_session import NsdSession
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide
 from pubsub.wire.client_wire import (
@@ -78,7 +79,8 @@ class NsdWire(ClientWire):
         if role is Role.PUBLISHER:
             return client_connection.NsdPublisher(self._name, self._login)
         known = session if isinstance(session, NsdSession) else None
-        return NsdSubscriber(self._identity, known, bool(self._name), self._login)
+        address = self.options.host, self.options.port
+        return NsdSubscriber(self._identity, known, bool(self._name), address, self._login)
 
     def _identity(self, topic: str, own: str) -> str:
         """Return the identity under which a topic is read: short for any names.

@@ -14,14 +14,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.client_connection import MISSING, PASSING, NsdClientConnection, line
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START
+from pubsub.protocols.nsd.reading_session import NsdAddress, NsdSession, ReadPosition
 from pubsub.wire.client_events import (
     Interest,
     Messages,
@@ -43,22 +43,6 @@ _NO_MESSAGES = (
 )  # fmt: skip
 _SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.25
 _DECODER = json.JSONDecoder()
-
-
-@dataclass(slots=True)
-class ReadPosition:
-    """The progress in a topic: the ``when`` of the last message read, and the broker's epoch."""
-
-    after: int
-    epoch: str
-
-
-@dataclass(slots=True)
-class NsdSession:
-    """The positions from which the next connection continues; ``own`` is in its identities."""
-
-    positions: dict[Interest, ReadPosition] = field(default_factory=dict)
-    own: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 @dataclass(slots=True)
@@ -88,7 +72,10 @@ class _Other:
 
 
 class NsdSubscriber(NsdClientConnection):
-    """Polls the topics; ``identity`` returns that for a topic and the mark of a session, if any."""
+    """Polls the topics of the broker at ``address``.
+
+    ``identity`` returns the identity for a topic and the mark of a session, if any.
+    """
 
     session: NsdSession
 
@@ -97,11 +84,13 @@ class NsdSubscriber(NsdClientConnection):
         identity: Callable[[str, str], str],
         session: NsdSession | None,
         keep: bool,
+        address: NsdAddress,
         login: UserLogin | None = None,
     ) -> None:
         super().__init__(login)
         self._identity = identity
         self._keep = keep
+        self._address = address
         self._resumed = session is not None
         self.session = session or NsdSession()
         self._topics: dict[Interest, _PolledTopic] = {}
@@ -305,11 +294,16 @@ class NsdSubscriber(NsdClientConnection):
             after = interest.start
         elif known is not None and fields.get("continues") is not True:
             why = "the broker has another history now"
+            moved = known.home != self._address
+            if moved:
+                # Its messages are others, except for a client that waits for the first one.
+                why = "this broker has another history than the one before"
+            if not moved or (interest.start == 0 and known.after == 0):
+                after = 0
             events.append(Missed(interest.name, why))
-            after = 0
         elif known is not None and after < known.after:
             events.append(Missed(interest.name, "a crash of the broker has lost messages"))
-        self.session.positions[interest] = ReadPosition(after, epoch)
+        self.session.positions[interest] = ReadPosition(after, epoch, self._address)
         topic = self._topics[interest] = _PolledTopic(interest, self._reader(interest))
         events.append(Subscribed(interest))
         self._poll(topic)
