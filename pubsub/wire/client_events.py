@@ -22,6 +22,12 @@ class Level(IntEnum):
     STORED = 2
     """The message is as safe as the durability of its topic demands: written, or on disk."""
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 @dataclass(frozen=True, slots=True)
 class Interest:

@@ -30,6 +30,16 @@ from tests.unit.streams import House
 PROTOCOLS = ("cafe", "nsd", "rheos", "spot", "http")
 
 
+class LevelTests(SynchronousTestCase):
+    """Level"""
+
+    def test_its_text_is_its_name(self) -> None:
+        assert str(Level.STORED) == f"{Level.STORED}" == "stored"
+        assert f"{Level.HANDLED:>8}" == " handled"
+        assert Level.HANDLED < Level.STORED
+        assert int(Level.STORED) == 2
+
+
 class HeaderTests(SynchronousTestCase):
     """Headers"""
 
