@@ -167,8 +167,9 @@ class Client(PublishCalls):
         self._check_open()
         interests = interests_of(topics, prefixes, start)
         wire, brokers = self._links.wire_for(start)
-        check_subscription(wire, topics, prefixes)
-        own = start is not None or wire.single_topic
+        check_subscription(wire, topics, prefixes, start)
+        # Where positions are kept, it is by topic: prefixes would cover those of others.
+        own = start is not None or wire.single_topic or (prefixes and wire.traits.survives)
         feed = Feed(interests, self._options.feed_bytes, events)
         driver = self._links.reader(wire, brokers) if own else self._links.subscriber()
         link = driver.link

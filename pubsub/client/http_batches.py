@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pubsub.kernel import Columns
@@ -13,6 +14,30 @@ from pubsub.wire.client_wire import Headers
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """The errors of objects with other members than those of the protocol."""
+
+
+@dataclass(slots=True)
+class RowRun:
+    """Messages of one topic that arrived one after another, all of them stored or none."""
+
+    topic: str = ""
+    stored: bool = True
+    payloads: list[bytes] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    senders: list[bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+
+    def messages(self) -> Messages:
+        """Return the messages."""
+        return Messages(
+            self.topic,
+            Columns.of(self.payloads),
+            timestamps=self.timestamps,
+            offsets=self.offsets if self.stored else None,
+            senders=self.senders,
+            headers=self.headers,
+        )
 
 
 def messages_of_batch(batch: Any, payload: bytes) -> Messages | MixedMessages:

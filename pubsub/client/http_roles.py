@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pubsub.client.http_batches import messages_of_batch, value_of
+from pubsub.client.http_batches import RowRun, messages_of_batch, value_of
 from pubsub.client.http_connection import TEMPORARY, HttpConnection, encode
 from pubsub.client.http_requests import (
     SIZE_BYTES,
@@ -188,19 +187,6 @@ class _HttpUnsubscribe(NamedTuple):
     interest: Interest
 
 
-@dataclass(slots=True)
-class _Run:
-    """Messages of one topic that arrived one after another, all of them stored or none."""
-
-    topic: str = ""
-    stored: bool = True
-    payloads: list[bytes] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    senders: list[bytes] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
-
-
 class HttpSubscriber(HttpConnection):
     """Subscribes, from the positions of ``session`` on."""
 
@@ -212,7 +198,8 @@ class HttpSubscriber(HttpConnection):
         self.session = session or HttpSession()
         self.resumed = session is not None and session.belongs_to(self._address)
         self._interests: dict[str, Interest] = {}
-        self._run = _Run()
+        self._prefixes: dict[str, Interest] = {}
+        self._run = RowRun()
 
     def welcomed(self, ok: Any) -> None:
         """See ``HttpConnection``."""
@@ -221,26 +208,30 @@ class HttpSubscriber(HttpConnection):
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
-        if self._interests.get(interest.name) == interest:
+        if self._known(interest).get(interest.name) == interest:
             # The broker would count a refusal.
             self.report(Subscribed(interest))
             return
-        members: dict[str, object] = {"topic": interest.name, "binary": True, "headers": True}
+        members: dict[str, object] = {**_named(interest), "binary": True, "headers": True}
         if self.max_messages > 1:
             members["batches"] = True
         if self.mixes:
             members["mixed"] = True
-        members.update(self.session.members(interest))
+        if not interest.prefix:
+            members.update(self.session.members(interest))
         self.request(_HttpSubscribe(interest), "subscribe", **members)
         self.push()
 
     def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         self.session.forget(interest)
-        self._interests.pop(interest.name, None)
-        self.request(_HttpUnsubscribe(interest), "unsubscribe", topic=interest.name)
+        self._known(interest).pop(interest.name, None)
+        self.request(_HttpUnsubscribe(interest), "unsubscribe", **_named(interest))
         self.push()
         return False
+
+    def _known(self, interest: Interest) -> dict[str, Interest]:
+        return self._prefixes if interest.prefix else self._interests
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
@@ -248,9 +239,12 @@ class HttpSubscriber(HttpConnection):
             return
         interest = waiting.interest
         if error is None:
-            self._interests[interest.name] = interest
+            self._known(interest)[interest.name] = interest
             if "gap" in ok:
                 events.append(Missed(interest.name, _gap(ok["gap"])))
+            if interest.prefix and self.resumed and interest in self.session.positions:
+                # It has begun anew, with new messages.
+                events.append(Missed(interest.name, "the connection was interrupted"))
             self.session.positions[interest] = f"{ok['epoch']}:{ok['start']}"
         elif error["code"] != "already-subscribed":
             passing = error["code"] in TEMPORARY
@@ -269,8 +263,11 @@ class HttpSubscriber(HttpConnection):
             events.append(Missed(None, _gap(found["gap"])))
         elif "revoked" in found:
             self.flush(events)
-            interest = self._interests.pop(found["revoked"]["topic"], None)
-            events.append(SubscriptionEnded(interest, "it may not be read any more"))
+            topic = found["revoked"]["topic"]
+            interest, why = self._interests.pop(topic, None), "it may not be read any more"
+            if interest is None and self._covers(topic):
+                why = f"{topic!r} may not be read any more"
+            events.append(SubscriptionEnded(interest, why))
 
     def _add(self, row: Any, payload: bytes | None, events: list[WireEvent]) -> None:
         # All members are read before the first is kept, so a malformed row does not change the run.
@@ -282,7 +279,7 @@ class HttpSubscriber(HttpConnection):
         run = self._run
         if run.topic != topic or run.stored != stored:
             self.flush(events)
-            run = self._run = _Run(topic, stored)
+            run = self._run = RowRun(topic, stored)
         run.payloads.append(value)
         run.timestamps.append(timestamp)
         run.offsets += offsets
@@ -299,30 +296,31 @@ class HttpSubscriber(HttpConnection):
         ends: dict[int, int | None] = dict.fromkeys(indexes)
         if found.offsets is not None:
             ends.update(zip(indexes, found.offsets, strict=True))
-        interests = [self._interests.get(found.topics[index]) for index in ends]
-        if None in interests:
+        names = [found.topics[index] for index in ends]
+        if not all(name in self._interests or self._covers(name) for name in names):
             # Some may not be delivered any more.
             for run in found.runs():
                 self._append(run, events)
             return
-        for interest, offset in zip(interests, ends.values(), strict=True):
-            assert interest is not None
-            self._passed(interest, offset, found.timestamps)
+        for name, offset in zip(names, ends.values(), strict=True):
+            self._passed(name, offset, found.timestamps)
         events.append(found)
+
+    def _covers(self, name: str) -> bool:
+        return any(map(name.startswith, self._prefixes))
 
     def _append(self, messages: Messages, events: list[WireEvent]) -> None:
         """Append messages of one topic, unless it is not subscribed to any more."""
-        interest = self._interests.get(messages.topic)
-        if interest is not None:
+        name = messages.topic
+        if name in self._interests or self._covers(name):
             offset = None if messages.offsets is None else messages.offsets[-1]
-            self._passed(interest, offset, messages.timestamps)
+            self._passed(name, offset, messages.timestamps)
             events.append(messages)
 
-    def _passed(
-        self, interest: Interest, offset: int | None, timestamps: Sequence[int] | None
-    ) -> None:
+    def _passed(self, name: str, offset: int | None, timestamps: Sequence[int] | None) -> None:
         """Continue behind the message at ``offset``; None is one that is not stored."""
-        if offset is not None:
+        interest = self._interests.get(name)
+        if interest is not None and offset is not None:
             last = timestamps[-1] if timestamps else None
             self.session.passed(interest, f"{self.epoch}:{offset + 1}", last)
 
@@ -331,18 +329,12 @@ class HttpSubscriber(HttpConnection):
         run = self._run
         if not run.payloads:
             return
-        self._run = _Run()
-        self._append(
-            Messages(
-                run.topic,
-                Columns.of(run.payloads),
-                timestamps=run.timestamps,
-                offsets=run.offsets if run.stored else None,
-                senders=run.senders,
-                headers=run.headers,
-            ),
-            events,
-        )
+        self._run = RowRun()
+        self._append(run.messages(), events)
+
+
+def _named(interest: Interest) -> dict[str, object]:
+    return {"prefix" if interest.prefix else "topic": interest.name}
 
 
 def _gap(gap: Any) -> str:

@@ -32,7 +32,9 @@ class HttpWire(ClientWire):
     """The broker's HTTP API."""
 
     name = "http"
-    traits = Traits(Level.STORED, survives=True, history=True, senders=True, headers=True)
+    traits = Traits(
+        Level.STORED, survives=True, history=True, senders=True, headers=True, prefixes=True
+    )
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)

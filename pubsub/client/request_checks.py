@@ -38,7 +38,9 @@ def check_topic(wire: ClientWire, topic: str) -> None:
         raise TopicNotAddressable(text, topic, wires)
 
 
-def check_subscription(wire: ClientWire, topics: Sequence[str], prefixes: Sequence[str]) -> None:
+def check_subscription(
+    wire: ClientWire, topics: Sequence[str], prefixes: Sequence[str], start: int | None
+) -> None:
     """As ``check_topic`` for each topic, and raise NotExpressible if the wire cannot have all."""
     for topic in topics:
         check_topic(wire, topic)
@@ -48,7 +50,11 @@ def check_subscription(wire: ClientWire, topics: Sequence[str], prefixes: Sequen
             f"{wire.single_topic}"
         )
     if prefixes and not wire.traits.prefixes:
-        raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot://HOST:7073")
+        raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use http or spot")
+    if prefixes and start is not None:
+        raise NotExpressible(
+            "a prefix begins with new messages: give prefixes= and start= to two subscriptions"
+        )
 
 
 def interests_of(

@@ -103,13 +103,13 @@ def subscribe(
 ) -> Subscription[Notice]:
     """Subscribe to ``topics``; one that ends in ``*`` stands for all names with this prefix.
 
-    Raises CommandError for a prefix with a ``start``: no protocol with a history has prefixes.
+    Raises CommandError for a prefix with a ``start``: prefixes begin with new messages.
     """
     names = [topic for topic in topics if not topic.endswith("*")]
     prefixes = [topic[:-1] for topic in topics if topic.endswith("*")]
     if prefixes and start is not None:
         raise CommandError(
-            f"{prefixes[0]}* is a prefix, and the history over HTTP is read by topic only; name "
+            f"{prefixes[0]}* is a prefix, and the history is read by topic only; name "
             "the topics, or subscribe without --from"
         )
     return client.subscribe(*names, prefixes=prefixes, start=start, events=events)

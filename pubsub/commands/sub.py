@@ -72,7 +72,7 @@ def sub(
     \b
     pubsub sub cafe/7
     pubsub sub cafe/7 bob --from earliest --format json
-    pubsub sub --url spot://127.0.0.1:7073 'sensors/*'
+    pubsub sub 'sensors/*'
     """
     formatter = choose(format_name, verbose, sys.stdout.isatty())
     subscription = SubscribePlan(topics, start, formatter, count, timeout, quiet)

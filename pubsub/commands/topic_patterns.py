@@ -22,7 +22,8 @@ def report_patterns(topics: Iterable[str], have_prefixes: bool) -> None:
         if found is None or (have_prefixes and found.start() == len(topic) - 1 and found[0] == "*"):
             continue
         if have_prefixes:
-            remedy = f"a prefix is written {topic[: found.start()] + '*'!r}, and needs spot"
+            prefix = topic[: found.start()] + "*"
+            remedy = f"a prefix is written {prefix!r}, and needs http or spot"
         else:
             remedy = "the history is read by names only"
         click.echo(f"pubsub: {topic!r} is the name of one topic here; {remedy}", err=True)

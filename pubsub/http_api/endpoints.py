@@ -171,7 +171,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/topics/{name}/messages", "The messages of a topic; with follow=1 also "
              "those that come", "history or subscribe",
              {"follow": FLAG, "start": TEXT, "timestamp": SIGNED, "epoch": TEXT, "topic": TEXTS,
-              "headers": FLAG, "format": words("jsonl", "events")},
+              "prefix": TEXTS, "headers": FLAG, "format": words("jsonl", "events")},
              answers={200: {LINES: ANY, EVENTS: ANY}}),
     Endpoint("POST", "/v1/topics/{name}/messages", "Publish the body, or lines of JSON", "publish",
              body=ANY, body_type=OCTETS, answers=_json(shown("offset", "messages", "level"))),

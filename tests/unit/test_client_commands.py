@@ -218,7 +218,7 @@ class SubTests(ClientCase):
         spot = ("--url=spot://127.0.0.1:7073", API)
         err = self.one_line("sub", "b/*", "--from=earliest", *spot)
         assert err == (
-            "pubsub: b/* is a prefix, and the history over HTTP is read by topic only; name the "
+            "pubsub: b/* is a prefix, and the history is read by topic only; name the "
             "topics, or subscribe without --from\n"
         )
         assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
@@ -233,7 +233,8 @@ class SubTests(ClientCase):
             return self.run_it(*arguments, *CAFE)[2]
 
         name = "pubsub: 'a/#' is the name of one topic here; "
-        assert err("sub", "a/#", "-n1") == f"{name}a prefix is written 'a/*', and needs spot\n"
+        remedy = "a prefix is written 'a/*', and needs http or spot\n"
+        assert err("sub", "a/#", "-n1") == name + remedy
         for topic, prefix in (("#", "*"), ("a/+/b", "a/*"), ("a.>", "a.*"), ("a.*.b", "a.*")):
             assert f"a prefix is written {prefix!r}" in err("sub", topic, "-n1")
         for topic in ("a/*", "*", "a#b", "c++", "a+b/c", "1>0", "a"):

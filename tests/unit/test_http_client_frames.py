@@ -226,6 +226,45 @@ class SubscriberTests(SynchronousTestCase):
         session.forget(NEWS)
         assert session.members(NEWS) == {}
 
+    def test_prefixes(self) -> None:
+        games, news = Interest("game:", prefix=True), Interest("news", prefix=True)
+        far = upgraded(Role.SUBSCRIBER)
+        for interest in (NEWS, games, news):
+            far.connection.subscribe(interest)
+        named, first, second = far.requests()
+        assert (named["topic"], first["prefix"], second["prefix"]) == ("news", "game:", "news")
+        assert "topic" not in first
+        events = far.receive(
+            far.ok(2, topic="news", start=3, epoch=EPOCH)
+            + far.ok(3, prefix="game:", start=3, epoch=EPOCH)
+            + far.ok(4, prefix="news", start=3, epoch=EPOCH)
+        )
+        assert events == [Subscribed(NEWS), Subscribed(games), Subscribed(news)]
+        far.connection.unsubscribe(news)
+        assert far.requests() == [{"id": 5, "op": "unsubscribe", "prefix": "news"}]
+        rows = [
+            {"offset": 7, "timestamp": 1, "topic": topic, "key": "", "value": topic}
+            for topic in ("game:1", "news", "newspaper")
+        ]
+        events = far.receive(b"".join(far.text({"message": row}) for row in rows))
+        # The last one was on its way when the subscription ended.
+        assert [one.topic for one in events if isinstance(one, Messages)] == ["game:1", "news"]
+        (event,) = far.receive(far.text({"revoked": {"topic": "game:1"}}))
+        assert event == SubscriptionEnded(None, "'game:1' may not be read any more")
+
+    def test_a_prefix_begins_anew_on_the_next_connection(self) -> None:
+        games = Interest("game:", prefix=True)
+        far = upgraded(Role.SUBSCRIBER)
+        session = far.connection.session
+        reply = {"prefix": "game:", "start": 3, "epoch": EPOCH}
+        far.connection.subscribe(games)
+        assert far.receive(far.ok(2, **reply)) == [Subscribed(games)]
+        again = upgraded(Role.SUBSCRIBER, session)
+        again.connection.subscribe(games)
+        assert "position" not in again.requests()[0]
+        missed = Missed("game:", "the connection was interrupted")
+        assert again.receive(again.ok(2, **reply)) == [missed, Subscribed(games)]
+
     def test_refused(self) -> None:
         far = upgraded(Role.SUBSCRIBER)
         far.connection.subscribe(NEWS)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
 from pubsub.broker.topic_space.provisional_topics import ProvisionalTopics
+from pubsub.errors import MemoryExhausted
 from pubsub.http_api.reading.chunked_response import ChunkedResponse
 from pubsub.http_api.reading.follow_formats import chunk
 from pubsub.http_api.reading.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, TOPIC_BYTES
@@ -20,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class Follower(ChunkedResponse):
-    """The subscriptions of one request.
+    """The subscriptions of one request: to topics, and to those whose names have ``prefixes``.
 
     It is created when the request has been checked; ``run`` ends with the response. With ``past``
-    it reads messages that were published before, which needs other rights.
+    it reads messages that were published before, which needs other rights. Of the topics with a
+    prefix, those that may not be read are left out.
     """
 
     def __init__(
@@ -34,14 +38,18 @@ class Follower(ChunkedResponse):
         names: tuple[str, ...],
         encoding: FollowEncoding,
         past: bool,
+        prefixes: Collection[str],
     ) -> None:
-        super().__init__(listener, request, RESPONSE_BYTES + TOPIC_BYTES * len(names))
+        nbytes = TOPIC_BYTES * (len(names) + len(prefixes))
+        super().__init__(listener, request, RESPONSE_BYTES + nbytes)
         self._access = access
         self._names = names
         self._encoding = encoding
         self._past = past
         self._topics = ProvisionalTopics(listener.topics, listener.router)
         self._followed: set[Topic] = set()
+        self._prefixes = list(dict.fromkeys(prefix.encode() for prefix in prefixes))
+        self._prefix_readers = PrefixSubscriptions.of(listener)
 
     async def run(self, start: int, gap: HistoryGap | None) -> None:
         """Follow from the offset ``start`` on, until the response has ended.
@@ -55,8 +63,11 @@ class Follower(ChunkedResponse):
             if self._request.client_left:
                 return
             self._begin(start, gap)
+            for prefix in self._prefixes:
+                self._prefix_readers.add(prefix, self)
             subscribing = slices.finish(self._subscribe(start))
-            if not subscribing.called and any(topic.durability for topic in self._topics):
+            stored = bool(self._prefixes) or any(topic.durability for topic in self._topics)
+            if stored and not subscribing.called:
                 # Messages of the first topics would be sent before older ones of the others, and
                 # their positions would be behind these.
                 self._outbox.hold()
@@ -65,6 +76,8 @@ class Follower(ChunkedResponse):
             self._outbox.release()
             await self._done
         finally:
+            for prefix in self._prefixes:
+                self._prefix_readers.discard(prefix, self)
             self.release("disconnected")
             slices.run(self._topics.withdraw())
 
@@ -84,6 +97,27 @@ class Follower(ChunkedResponse):
             self._followed.add(topic)
             router.subscribe(self._outbox, topic, self._encoding, start, admitted=True)
             yield
+        for prefix in self._prefixes:
+            for topic in self._listener.topics.with_prefix(prefix):
+                if self._ended:
+                    return
+                self._join(topic, start, admitted=False)
+                yield
+
+    def _join(self, topic: Topic, start: int | None, admitted: bool) -> None:
+        """Subscribe to a topic with one of the prefixes, if it may be read."""
+        if self._ended or not self._may_follow(topic.name):
+            return
+        router = self._listener.router
+        try:
+            router.subscribe(self._outbox, topic, self._encoding, start, admitted=admitted)
+        except MemoryExhausted as error:
+            # The client would not know which topics are missing.
+            self.evict(error.reason)
+
+    def join(self, topic: Topic, admitted: bool = False) -> None:
+        """See ``PrefixReader``."""
+        self._join(topic, None, admitted)
 
     # Notices besides messages
 
@@ -108,7 +142,7 @@ class Follower(ChunkedResponse):
         self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
         self._tell("revoked", topic=topic.name)
         self._followed.discard(topic)
-        if not self._followed:
+        if not (self._followed or self._prefixes):
             # The caller ends the subscription before that.
             self._listener.at_tick_end(lambda: self.finish("revoked"))
         return False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pubsub.http_api.reading.history_handler import HistoryHandler
     from pubsub.http_api.requests.api_request import ApiRequest
 
-_PARAMETERS = ("follow", "start", "timestamp", "epoch", "topic", "headers", "format")
+_PARAMETERS = ("follow", "start", "timestamp", "epoch", "topic", "prefix", "headers", "format")
 _FORMATS = ("", "jsonl", "events")
 
 
@@ -40,7 +40,9 @@ class MessageReader:
         name = name_in_path(request, TOPICS, MESSAGES)
         names = tuple(dict.fromkeys(map(topic_name, (name, *parameters.texts("topic")))))
         encoding = self._encoding(request, parameters)
-        follows = parameters.flag("follow")
+        follows, prefixes = parameters.flag("follow"), parameters.texts("prefix")
+        if prefixes and not follows:
+            raise invalid("prefix: a response with prefixes has follow=1")
         position = _single(request, "last-event-id")
         start = await find_start(self._listener.store, parameters, position, follows)
         if start.past:
@@ -51,7 +53,7 @@ class MessageReader:
         if request.client_left:
             return
         if follows:
-            await self._follow(request, access, names, encoding, start)
+            await self._follow(request, access, names, encoding, start, prefixes)
         else:
             await self._history.messages(request, access, frozenset(names), start, encoding)
 
@@ -70,6 +72,7 @@ class MessageReader:
         names: tuple[str, ...],
         encoding: FollowEncoding,
         start: FollowStart,
+        prefixes: list[str],
     ) -> None:
         store = self._listener.store
         headers = {"Pubsub-Start": str(start.offset), "Pubsub-Epoch": store.epoch}
@@ -77,7 +80,7 @@ class MessageReader:
         if request.method == b"HEAD":
             request.finish()
             return
-        follower = Follower(self._listener, request, access, names, encoding, start.past)
+        follower = Follower(self._listener, request, access, names, encoding, start.past, prefixes)
         await follower.run(start.offset, start.gap)
 
 

@@ -18,6 +18,7 @@ from pubsub.http_api.requests.parameters import Parameters, check_name, invalid
 from pubsub.http_api.requests.request_access import RequestAccess, token_access
 from pubsub.http_api.websocket.socket_publishing import PublishOutcome, publish
 from pubsub.http_api.websocket.websocket_frames import BatchEncoding, FrameEncoding
+from pubsub.http_api.websocket.websocket_prefixes import WebSocketPrefixes
 
 if TYPE_CHECKING:
     from pubsub.broker.delivery.outbox import Outbox
@@ -63,6 +64,12 @@ class WebSocketRequests:
         self.access = anonymous
         self.sender = b""
         self._subscriptions: dict[str, _TopicSubscription] = {}
+        self._prefixes = WebSocketPrefixes(
+            self._listener,
+            outbox,
+            lambda name: self.access.may_follow(name),
+            lambda name: name in self._subscriptions,
+        )
         self._run = context.listener.dispatcher.run_id
         self._operations: Mapping[str, Callable[[dict[str, Any]], Awaitable[JsonReply]]] = {
             "connect": self._connect,
@@ -109,6 +116,7 @@ class WebSocketRequests:
         for subscription in tuple(self._subscriptions.values()):
             for _ in self._listener.router.recheck_each(subscription.topic):
                 yield
+        yield from self._prefixes.recheck()
 
     async def _ping(self, members: dict[str, Any]) -> JsonReply:
         Parameters(members, ())
@@ -117,16 +125,17 @@ class WebSocketRequests:
     # Subscriptions
 
     async def _subscribe(self, members: dict[str, Any]) -> JsonReply:
+        if "prefix" in members:
+            return await self._subscribe_prefix(members)
         given = Parameters(members, ("topic", *_FORMS, "epoch", *_START))
         if sum(name in given for name in _START) > 1:
             raise invalid(f"expected one of {', '.join(_START)}")
         listener = self._listener
         name = topic_name(check_name("topic", members.get("topic")))
-        if name in self._subscriptions:
+        if name in self._subscriptions or self._prefixes.may_continue(name):
             message = f"topic {name!r} is subscribed already"
             raise ApiError(CONFLICT, "already-subscribed", message, topic=name)
-        if len(self._subscriptions) >= listener.settings["max-subscriptions"]:
-            raise LimitReached("subscriptions of a connection")
+        self._check_limit()
         start = await find_start(listener.store, given, await self._position(given), True)
         if self._outbox.closed:
             # The client has left meanwhile.
@@ -136,15 +145,43 @@ class WebSocketRequests:
                 pass
         else:
             self.access.check_follow((name,))
-        encoding: RowEncoding
-        headers, binary, batches, mixed = map(given.flag, _FORMS)
-        if batches:
-            encoding = BatchEncoding(headers, self._run, mixed)
-        else:
-            encoding = FrameEncoding(headers, binary, self._run)
-        self._begin(name, start.past, encoding, start.offset)
+        self._begin(name, start.past, self._encoding(given), start.offset)
         answer: JsonReply = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
         return answer if start.gap is None else {**answer, "gap": start.gap._asdict()}
+
+    def _check_limit(self) -> None:
+        number = len(self._subscriptions) + len(self._prefixes)
+        if number >= self._listener.settings["max-subscriptions"]:
+            raise LimitReached("subscriptions of a connection")
+
+    def _encoding(self, given: Parameters) -> RowEncoding:
+        headers, binary, batches, mixed = map(given.flag, _FORMS)
+        if batches:
+            return BatchEncoding(headers, self._run, mixed)
+        return FrameEncoding(headers, binary, self._run)
+
+    async def _subscribe_prefix(self, members: dict[str, Any]) -> JsonReply:
+        """Subscribe to all topics whose names have a prefix, for new messages."""
+        if any(name in members for name in ("topic", *_START)):
+            raise invalid("a prefix begins with new messages; the history is read by topic")
+        given = Parameters(members, ("prefix", *_FORMS))
+        name, store = _prefix(members), self._listener.store
+        prefix = name.encode()
+        if prefix in self._prefixes:
+            message = f"prefix {name!r} is subscribed already"
+            raise ApiError(CONFLICT, "already-subscribed", message)
+        self._check_limit()
+        await self._prefixes.add(prefix, self._encoding(given))
+        return {"prefix": name, "start": store.next_offset, "epoch": store.epoch}
+
+    async def _unsubscribe_prefix(self, members: dict[str, Any]) -> JsonReply:
+        Parameters(members, ("prefix",))
+        name = _prefix(members)
+        if name.encode() not in self._prefixes:
+            message = f"prefix {name!r} is not subscribed"
+            raise ApiError(NOT_FOUND, "not-subscribed", message)
+        await self._listener.slices.finish(self._prefixes.discard(name.encode()))
+        return {"prefix": name}
 
     async def _position(self, given: Parameters) -> str | None:
         """Return the position to continue at: the given one, or that of the given reader."""
@@ -169,6 +206,8 @@ class WebSocketRequests:
         listener.router.subscribe(self._outbox, topic, encoding, start, admitted=True)
 
     async def _unsubscribe(self, members: dict[str, Any]) -> JsonReply:
+        if "prefix" in members:
+            return await self._unsubscribe_prefix(members)
         Parameters(members, ("topic",))
         name = topic_name(check_name("topic", members.get("topic")))
         subscription = self._subscriptions.get(name)
@@ -177,13 +216,17 @@ class WebSocketRequests:
             raise ApiError(NOT_FOUND, "not-subscribed", message, topic=name)
         self._listener.router.unsubscribe(self._outbox, subscription.topic)
         self.forget(subscription.topic)
+        # It may have one of the prefixes.
+        self._prefixes.join(subscription.topic, admitted=True)
         return {"topic": name}
 
     def may_continue(self, topic: Topic) -> bool:
         """Return whether the subscription to ``topic`` may continue."""
         subscription = self._subscriptions.get(topic.name)
-        if subscription is None or not self.access.token_is_valid:
+        if not self.access.token_is_valid:
             return False
+        if subscription is None:
+            return self._prefixes.may_continue(topic.name)
         if subscription.past:
             return self.access.may_read(topic.name)
         return self.access.may_follow(topic.name)
@@ -196,6 +239,7 @@ class WebSocketRequests:
 
     def end(self) -> None:
         """The connection has ended, and its outbox is shut."""
+        self._prefixes.end()
         subscriptions, self._subscriptions = self._subscriptions, {}
         if subscriptions:
             self._listener.slices.run_later(self._release(list(subscriptions.values())))
@@ -234,3 +278,9 @@ class WebSocketRequests:
         self.access.require_readers()
         self._context.positions.report((self.access.owner, reader), position, epoch)
         return {"reader": reader, "position": f"{epoch}:{position}"}
+
+
+def _prefix(members: dict[str, Any]) -> str:
+    """Return the prefix of a request; an empty one stands for all topics."""
+    prefix = members["prefix"]
+    return "" if prefix == "" else check_name("prefix", prefix)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.clients.frame_turns import publish_runs
 from pubsub.broker.credentials.identity import CURVE, PASSWORD
 from pubsub.broker.publishing.senders import sender_of
+from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.broker_commands import Confirm, Read, decode_broker_command
 from pubsub.protocols.spot.commands import (
@@ -30,7 +31,7 @@ from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.message_heads import topic_prefix
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
-from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
+from pubsub.protocols.spot.subscriptions import Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
 from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.commands import (
@@ -16,7 +17,7 @@ from pubsub.protocols.spot.commands import (
     Unsubscribe,
 )
 from pubsub.protocols.spot.message_heads import publish_prefix
-from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
+from pubsub.protocols.spot.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work

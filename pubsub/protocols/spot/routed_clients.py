@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pubsub.broker.delivery.outbox import Outbox
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.slices import Work
+    from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
     from pubsub.broker.topic_space.topics import KeyChange, Topic
     from pubsub.protocols.spot.commands import Query, QueryResponse, Subscribe, Unsubscribe
     from pubsub.protocols.spot.connection import ZmtpConnection
-    from pubsub.protocols.spot.subscriptions import PrefixSubscriptions
 
 
 class RoutedClient:

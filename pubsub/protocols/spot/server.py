@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.credentials.identity import PASSWORD, Identity
 from pubsub.broker.publishing.address_mixes import AddressMixes
+from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
 from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_commands import EPOCH, NODE
@@ -24,7 +25,6 @@ from pubsub.protocols.spot.refusal_reports import REFUSALS, RefusalReport
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
-from pubsub.protocols.spot.subscriptions import PrefixSubscriptions
 from pubsub.protocols.spot.zmtp import (
     SERVER_TYPES,
     Command,
@@ -255,9 +255,7 @@ class SpotFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self.prefix_readers = listener.shared(
-            "spot-prefix-readers", lambda: PrefixSubscriptions(listener.topics, listener.router)
-        )
+        self.prefix_readers = PrefixSubscriptions.of(listener)
         self.sessions = ClientSessions(listener)
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         self._settings: Mapping[str, Any] = {}

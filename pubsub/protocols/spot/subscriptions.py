@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.access_rules.access import RESERVED
 from pubsub.broker.clients.sessions import TOPIC_BYTES
+from pubsub.broker.topic_space.prefix_subscriptions import PrefixSubscriptions
 from pubsub.broker.topic_space.topic_names import MAX_NAME, topic_name
-from pubsub.broker.topic_space.topic_registry import TopicRegistry
 from pubsub.broker.topic_space.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Refused
 from pubsub.protocols.spot.message_heads import MessageEncoding
@@ -22,42 +22,8 @@ from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from pubsub.broker.delivery.start_positions import Position
-    from pubsub.broker.routing.router import Router
     from pubsub.broker.slices import Work
     from pubsub.protocols.spot.role import RequestingClient
-
-
-class PrefixSubscriptions:
-    """The subscriptions to prefixes, of all connections of a broker: new topics find them here.
-
-    A new topic costs one look-up for each byte of its name, for any number of subscriptions.
-    """
-
-    def __init__(self, topics: TopicRegistry, router: Router) -> None:
-        self._readers: dict[bytes, dict[Subscriptions, None]] = {}
-        self._router = router
-        topics.watch(self._topic_created)
-
-    def add(self, prefix: bytes, reader: Subscriptions) -> None:
-        """Notify ``reader`` of new topics with this prefix."""
-        if prefix not in self._readers:
-            self._router.read_prefix(prefix)
-        self._readers.setdefault(prefix, {})[reader] = None
-
-    def discard(self, prefix: bytes, reader: Subscriptions) -> None:
-        """Stop notifying ``reader``."""
-        readers = self._readers.get(prefix, {})
-        readers.pop(reader, None)
-        if not readers and self._readers.pop(prefix, None) is not None:
-            self._router.leave_prefix(prefix)
-
-    def _topic_created(self, topic: Topic) -> None:
-        if not self._readers:
-            return
-        name = topic.name.encode()
-        for end in range(len(name) + 1):
-            for reader in tuple(self._readers.get(name[:end], ())):
-                reader.join(topic, admitted=True)
 
 
 # Estimated bytes of a subscription by name or by prefix, for the memory budget.
@@ -293,10 +259,7 @@ class Subscriptions:
                 return
 
     def join(self, topic: Topic, admitted: bool = False) -> None:
-        """Subscribe to a topic that a prefix covers, if the client may read it.
-
-        A new topic is ``admitted``: it was checked itself whether there is memory for it.
-        """
+        """See ``PrefixReader``."""
         try:
             self._connection.access.check_subscribe(topic.name)
             self._subscribe(topic, admitted)
