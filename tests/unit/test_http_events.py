@@ -69,6 +69,22 @@ class EventContentTests(EventsCase):
         connect, disconnect = self.published_events()
         assert (disconnect["identity"], disconnect["client"]) == ("ada", connect["client"])
 
+    def test_a_websocket_that_only_subscribes(self) -> None:
+        reader = self.house.connect()
+        reader.get("/v1/bounds")
+        reader.stream.lose()
+        assert self.published_events() == []
+        socket = connected(self.house, token=self.house.token("subscribe", sub="ada").decode())
+        socket.ask("subscribe", topic="a")
+        (connect,) = self.published_events()
+        assert connect["event"] == "connect"
+        socket.ask("connect", token=self.house.token("subscribe", sub="bob").decode())
+        socket.stream.lose()
+        *_, disconnect = events = self.published_events()
+        assert [event["event"] for event in events] == ["connect", "disconnect"]
+        assert disconnect["session"] == connect["session"]
+        assert (disconnect["identity"], disconnect["messages"]) == ("bob", 0)
+
     def test_staged_messages_are_not_counted_as_published(self) -> None:
         part = self.stage(self.client, b"1")
         self.client.stream.lose()

@@ -4,8 +4,8 @@ Bodies are limited while they arrive, and a request must arrive at a minimum spe
 is counted, swept and drained, and leaves like any stream (``channel_departure.py``).
 ``bounded_channel.py`` has the limits for heads, and for requests that arrive together.
 
-A connection causes events only when it publishes or is refused: a client that only reads may open
-one for each range, as Spark's tasks do, and reading the events would produce more of them.
+A connection causes events only when it publishes, is refused or is a WebSocket: a client that only
+reads may open one for each range, as Spark's tasks do, and reading the events would produce more.
 """
 
 from __future__ import annotations
@@ -149,19 +149,19 @@ class Channel(BoundedChannel):
         host, self._admitted_host = self._admitted_host, None
         withdraw(self.listener, self, host)
 
-    def _report_connect(self) -> None:
+    def report_connect(self) -> None:
         """Report the connection, unless that has been done."""
         if self._events is None and self._admitted_host is not None:
             self._events = self.listener.connection_events(self.label, self.mark)
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
-        self._report_connect()
+        self.report_connect()
         self.listener.refuse(reason, self.label, topic=topic, connection=self)
 
     def count_published(self, messages: int, nbytes: int) -> None:
         """Count published messages and their payload bytes."""
-        self._report_connect()
+        self.report_connect()
         self._figures.published(messages, nbytes)
 
     def refuse(self, error: ApiError) -> None:

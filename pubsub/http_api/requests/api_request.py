@@ -133,6 +133,9 @@ class RequestChannel(Marked, Protocol):
     def refuse(self, error: ApiError) -> None:
         """Refuse a request that has not arrived completely, and close."""
 
+    def report_connect(self) -> None:
+        """Report the connection, unless that has been done."""
+
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
 

@@ -51,9 +51,8 @@ class WebSocketClient(LiveResponse):
         self._counted = partial(counted_error, request, self.log_fields)
         self._input = SocketInput(listener.settings["max-message"], quiet)
         self._frames = self._input.frames
-        is_local = is_from_here(request)
-        anonymous = RequestAccess(listener, proved_identity(request), is_local=is_local)
-        self._requests = WebSocketRequests(context, self._outbox, anonymous)
+        access = RequestAccess(listener, proved_identity(request), is_local=is_from_here(request))
+        self._requests = WebSocketRequests(context, self._outbox, access)
         self._charge = TransportCharge(self.evict, listener.memory, INPUT)
         self._partial_since: float | None = None
         self._holds: set[str] = set()
@@ -206,6 +205,7 @@ class WebSocketClient(LiveResponse):
             return
         if op == "connect":
             self.channel.identity = self._requests.access.identity
+            self.channel.report_connect()
         if not self._connected:
             self._connected = True
             self._listener.handshakes.done(self)
