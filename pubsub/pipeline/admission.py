@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pubsub.pipeline.batch_limits import Amount, divide_limit, fitting_stop
+from pubsub.pipeline.batch_limits import divide_limit, fitting_stop
+from pubsub.pipeline.topic_amounts import Amount
 
 Measure = Callable[[int, int], Amount]
 # A search for a range with messages; more of them only cost an empty batch.

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-from pubsub.pipeline.history import TopicSize
+from collections.abc import Callable, Mapping
 
 _FIRST_WIDTH = 1024
 # A search ends when the range left to search is below this fraction of the range found.
 _PRECISION = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """The rows and bytes in a range of offsets. The estimate of rows is an upper bound."""
-
-    rows: int
-    nbytes: int
-
-
-def estimate_amount(topics: Sequence[TopicSize], width: int) -> Amount:
-    """Estimate the contents of ``width`` offsets from ``topics``, those of the blocks they touch.
-
-    A range smaller than its blocks gets its share of their bytes.
-    """
-    messages = sum(topic.messages for topic in topics)
-    nbytes = sum(topic.nbytes for topic in topics)
-    rows = min(messages, width)
-    return Amount(rows, nbytes if rows == messages else nbytes * rows // messages)
 
 
 def divide_limit(limit: int, backlogs: Mapping[int, int]) -> dict[int, int]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pubsub.pipeline.history import History
 from pubsub.pipeline.positions import Stretch
+from pubsub.pipeline.topic_amounts import amount_of, requested_topics
 
 
 class LagMeter:
@@ -25,7 +26,7 @@ class LagMeter:
         rows = nbytes = 0
         stamps = []
         for one in unread:
-            amount = one.reads.amount(history, one.start, one.stop)
+            amount = amount_of(one.reads, history, one.start, one.stop)
             rows, nbytes = rows + amount.rows, nbytes + amount.nbytes
             if amount.rows:
                 stamps.append(self._first_timestamp(history, one))
@@ -45,7 +46,7 @@ class LagMeter:
 
 
 def _read_timestamp(history: History, one: Stretch) -> int | None:
-    topics = one.reads.topics(history, one.start, one.stop)
+    topics = requested_topics(one.reads, history, one.start, one.stop)
     for item in history.read(one.start, one.stop, topics, False, one.epoch):
         if isinstance(item, pa.RecordBatch) and item.num_rows:
             stamp: int = item.column("timestamp").cast(pa.int64())[0].as_py()

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from pyspark.sql.datasource import InputPartition
 
 from pubsub.pipeline.history import History
+from pubsub.pipeline.topic_amounts import amount_of
 from pubsub.pipeline.topic_selection import TopicSelection
 
 _Cell: TypeAlias = tuple[int, int, int]
@@ -52,7 +53,7 @@ def plan_tasks(
         return []
     rows = width
     if width > rows_per_task or parts > 1:
-        rows = subscription.amount(history, whole.start, whole.stop).rows
+        rows = amount_of(subscription, history, whole.start, whole.stop).rows
     count = max(1, -(-rows // rows_per_task), min(parts, rows))
     if count > 1 and (parts > 1 or rows < width // 2):
         cuts = cuts_by_bytes(history, subscription, whole.start, whole.stop, count)
@@ -79,7 +80,7 @@ def cuts_by_bytes(
 
     def measured(low: int, high: int, cells: int) -> list[_Cell]:
         edges = [low + (high - low) * number // cells for number in range(cells + 1)]
-        amounts = [subscription.amount(history, *each) for each in pairwise(edges)]
+        amounts = [amount_of(subscription, history, *each) for each in pairwise(edges)]
         sizes = [amount.nbytes + _ROW_BYTES * amount.rows for amount in amounts]
         return list(zip(edges, edges[1:], sizes, strict=False))
 

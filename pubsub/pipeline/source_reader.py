@@ -21,6 +21,7 @@ from pubsub.pipeline.positions import Stretch, TopicStarts
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema
 from pubsub.pipeline.task_reader import read_task, report_loss
+from pubsub.pipeline.topic_amounts import amount_of, requested_topics
 from pubsub.pipeline.topic_selection import TopicSelection
 
 
@@ -80,12 +81,12 @@ class SourceReader:
 
     def _size(self, stretch: Stretch) -> int:
         history = self._histories()[stretch.partition]
-        return stretch.reads.amount(history, stretch.start, stretch.stop).nbytes
+        return amount_of(stretch.reads, history, stretch.start, stretch.stop).nbytes
 
     def _stretch_tasks(self, stretch: Stretch, parts: int) -> list[Task]:
         history, reads = self._histories()[stretch.partition], stretch.reads
         start, stop = stretch.start, stretch.stop
-        topics = reads.topics(history, start, stop)
+        topics = requested_topics(reads, history, start, stop)
         whole = Task(stretch.partition, start, stop, stretch.epoch, topics)
         return plan_tasks(history, whole, reads, self._options.rows_per_task, parts)
 

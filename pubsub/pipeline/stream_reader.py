@@ -42,6 +42,7 @@ from pubsub.pipeline.quiet import QuietRanges
 from pubsub.pipeline.reader_lease import ReaderLease
 from pubsub.pipeline.retry import Retry, logger
 from pubsub.pipeline.source_reader import SourceReader, check_histories
+from pubsub.pipeline.topic_amounts import Amount, amount_of
 
 
 class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -195,9 +196,9 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
     ) -> list[Stretch]:
         return stretches(number, start, end, self._options.subscription(number))
 
-    def _amount(self, stretch: Stretch, start: int, stop: int) -> Any:
+    def _amount(self, stretch: Stretch, start: int, stop: int) -> Amount:
         history = self._histories()[stretch.partition]
-        return self._retry.call(partial(stretch.reads.amount, history, start, stop))
+        return self._retry.call(partial(amount_of, stretch.reads, history, start, stop))
 
     def _holds(self, rows: int, limit: ReadLimit) -> bool:
         if self._available_now is not None or isinstance(limit, ReadAllAvailable):

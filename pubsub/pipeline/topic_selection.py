@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pubsub.pipeline.batch_limits import Amount, estimate_amount
-from pubsub.pipeline.history import History
-
 _RESERVED = "$SYS/"
 
 
@@ -63,31 +60,6 @@ class TopicSelection:
         if self.chosen is not None:
             return replace(self, chosen=self.chosen.difference(names))
         return replace(self, excluded=self.excluded.union(names))
-
-    def found_in(self, history: History, start: int, stop: int) -> frozenset[str]:
-        """Return the covered topics that have messages in a range."""
-        if self.is_empty or start >= stop:
-            return frozenset()
-        return frozenset(
-            topic.name for topic in history.topics(start, stop) if self.covers(topic.name)
-        )
-
-    def topics(self, history: History, start: int, stop: int) -> frozenset[str] | None:
-        """Return the names to request in a range, or None for all topics.
-
-        The names that match a pattern differ between ranges. Those that are wanted are looked up:
-        to request one that may not be read would be an error.
-        """
-        if self.chosen is not None or not self.selective:
-            return self.chosen
-        return self.found_in(history, start, stop)
-
-    def amount(self, history: History, start: int, stop: int) -> Amount:
-        """Estimate the rows and bytes to read in a range."""
-        if self.is_empty or start >= stop:
-            return Amount(0, 0)
-        found = [topic for topic in history.topics(start, stop) if self.covers(topic.name)]
-        return estimate_amount(found, stop - start)
 
     def to_json(self) -> dict[str, Any]:
         """Return the subscription as it is stored in a checkpoint."""

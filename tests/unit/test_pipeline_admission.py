@@ -9,9 +9,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.admission import Delay, WaitingMessages, admit
-from pubsub.pipeline.batch_limits import Amount
 from pubsub.pipeline.lag import LagMeter
 from pubsub.pipeline.planning import Task
+from pubsub.pipeline.topic_amounts import Amount
 from tests.histories import START, history
 from tests.unit.raising import raised
 from tests.unit.reader_case import ReaderCase

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.batch_limits import Amount, divide_limit, estimate_amount, fitting_stop
+from pubsub.pipeline.batch_limits import divide_limit, fitting_stop
 from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.history import PartitionBounds, TopicSize
 from pubsub.pipeline.offset_options import Start
@@ -23,6 +22,7 @@ from pubsub.pipeline.offsets import (
     to_json,
 )
 from pubsub.pipeline.planning import Task, cuts_by_bytes, plan_tasks
+from pubsub.pipeline.topic_amounts import estimate_amount, requested_topics
 from pubsub.pipeline.topic_selection import TopicSelection
 from tests.unit.fake_history import FakeHistory
 from tests.unit.raising import raised
@@ -133,9 +133,10 @@ class SubscriptionTests(SynchronousTestCase):
 
     def test_requested_topics(self) -> None:
         history = FakeHistory("ab", "ba", "a")
-        assert subscription().topics(history, 0, 9) is None
-        assert subscription(subscribe="x").topics(history, 0, 9) == frozenset({"x"})
-        found = subscription(subscribepattern="a.*").topics(history, 0, 9)
+        assert requested_topics(subscription(), history, 0, 9) is None
+        named = subscription(subscribe="x")
+        assert requested_topics(named, history, 0, 9) == frozenset({"x"})
+        found = requested_topics(subscription(subscribepattern="a.*"), history, 0, 9)
         assert found == frozenset({"a", "ab"})
 
 
@@ -175,14 +176,15 @@ class PlanTests(SynchronousTestCase):
         assert plan_tasks(FakeHistory(), whole, subscription(subscribepattern="x"), 1000) == []
 
 
-class Sized:
-    """A selection of topics with a message of the size ``sizes[n]`` at each offset from 100 on."""
+class SizedHistory(FakeHistory):
+    """A history with a message of the size ``sizes[n]`` at each offset from 100 on."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
         self.sizes = sizes
 
-    def amount(self, history: object, low: int, high: int) -> Amount:
-        return Amount(high - low, sum(self.sizes[low - 100 : high - 100]))
+    def topics(self, start: int, stop: int) -> list[TopicSize]:
+        return [TopicSize("any", stop - start, sum(self.sizes[start - 100 : stop - 100]))]
 
 
 class CutTests(SynchronousTestCase):
@@ -194,8 +196,8 @@ class CutTests(SynchronousTestCase):
     @example([0] * 190 + [1000] * 10, 4)
     def test_each_cut_is_in_its_place(self, sizes: list[int], count: int) -> None:
         stop = 100 + len(sizes)
-        selection: Any = Sized(sizes)
-        cuts = cuts_by_bytes(FakeHistory(), selection, 100, stop, count)
+        history = SizedHistory(sizes)
+        cuts = cuts_by_bytes(history, subscription(), 100, stop, count)
         assert (len(cuts), cuts[0], cuts[-1]) == (count + 1, 100, stop)
         assert cuts == sorted(cuts)
         costs = [size + 64 for size in sizes]
@@ -206,25 +208,25 @@ class CutTests(SynchronousTestCase):
             assert abs(sum(costs[: cut - 100]) - sum(costs) * number / count) <= cell + 1
 
     def test_large_messages_within_a_cell_are_divided(self) -> None:
-        selection: Any = Sized([4] * 100_000 + [1_000_000] * 20 + [4] * 100_000)
-        cuts = cuts_by_bytes(FakeHistory(), selection, 100, 200_120, 5)
+        history = SizedHistory([4] * 100_000 + [1_000_000] * 20 + [4] * 100_000)
+        cuts = cuts_by_bytes(history, subscription(), 100, 200_120, 5)
         large = [len([at for at in range(100_100, 100_120) if a <= at < b])
                  for a, b in pairwise(cuts)]  # fmt: skip
         assert max(large) <= 10, cuts
 
     def test_there_are_as_many_tasks_as_are_demanded(self) -> None:
-        selection: Any = Sized([4] * 1000 + [50_000] * 20)
+        history = SizedHistory([4] * 1000 + [50_000] * 20)
         for count in (100, 500, 1020):
             whole = Task(0, 100, 1120, "1-a", None)
-            tasks = plan_tasks(FakeHistory(), whole, selection, 10_000, count)
+            tasks = plan_tasks(history, whole, subscription(), 10_000, count)
             assert len(tasks) == count
             assert [task.start for task in tasks[1:]] == [task.stop for task in tasks[:-1]]
             assert (tasks[0].start, tasks[-1].stop) == (100, 1120)
 
     def test_even_messages_are_divided_evenly(self) -> None:
         for size in (0, 500):
-            selection: Any = Sized([size] * 1000)
+            history = SizedHistory([size] * 1000)
             for count in (2, 3, 7):
-                cuts = cuts_by_bytes(FakeHistory(), selection, 100, 1100, count)
+                cuts = cuts_by_bytes(history, subscription(), 100, 1100, count)
                 for number, cut in enumerate(cuts):
                     assert abs(cut - 100 - 1000 * number / count) <= 1
