@@ -12,18 +12,11 @@ start elsewhere. Without ``reads``, as earlier versions wrote it, they are those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import PartitionBounds
-from pubsub.pipeline.offset_options import (
-    EARLIEST,
-    LATEST,
-    Start,
-    TopicOffsets,
-)
 from pubsub.pipeline.topic_selection import TopicSelection
 
 
@@ -116,46 +109,3 @@ def _position(entry: Mapping[str, Any]) -> PartitionPosition:
         None if since is None else _position(since),
         entry.get("shared"),
     )
-
-
-def resolve_offset(
-    start: Start | None,
-    number: int,
-    bounds: PartitionBounds,
-    default: str,
-    topic: str | None = None,
-) -> int:
-    """Return the offset of ``start`` in a partition, for ``topic`` or those it does not name.
-
-    Raises ConfigurationError for an offset beyond the end.
-    """
-    wanted: int | str = default
-    if isinstance(start, TopicOffsets):
-        wanted = start.of.get(topic or "", {}).get(number, default)
-    elif isinstance(start, Mapping):
-        wanted = start.get(number, default)
-    elif start is not None:
-        wanted = start
-    return _offset_in(number, wanted, bounds)
-
-
-def check_partitions(named: Iterable[int], partitions: int) -> None:
-    """Raise ConfigurationError if one of the partitions does not exist."""
-    for number in named:
-        if not 0 <= number < partitions:
-            raise ConfigurationError(
-                f"partition {number} does not exist; the numbers are 0 to {partitions - 1}"
-            )
-
-
-def _offset_in(number: int, offset: int | str, bounds: PartitionBounds) -> int:
-    if offset == EARLIEST:
-        return bounds.first
-    if offset == LATEST:
-        return bounds.next
-    assert isinstance(offset, int)
-    if offset > bounds.next:
-        raise ConfigurationError(
-            f"partition {number}: offset {offset} is beyond the end, which is at {bounds.next}"
-        )
-    return offset

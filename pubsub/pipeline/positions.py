@@ -1,4 +1,4 @@
-"""Positions of topics: the start of each, and the offsets between two positions of a query.
+"""Positions of topics in a query, and the offsets between two positions of it.
 
 The topics of a partition are read together, up to one offset. A topic that is added under the same
 checkpoint begins elsewhere: it is kept apart, with those it shares its position with, until it has
@@ -8,19 +8,14 @@ caught up with the others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
-from pubsub.pipeline.history import History, PartitionBounds
-from pubsub.pipeline.offset_options import Start, TopicOffsets
-from pubsub.pipeline.offsets import Behind, PartitionPosition, resolve_offset
+from pubsub.pipeline.history import History
+from pubsub.pipeline.offsets import Behind, PartitionPosition
 from pubsub.pipeline.topic_selection import TopicSelection
-
-Covers: TypeAlias = Callable[[str], bool]
-Group: TypeAlias = tuple[int, Covers]
-"""An offset, and which topics begin there."""
+from pubsub.pipeline.topic_starts import Covers, Group, TopicStarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,58 +33,6 @@ class Stretch:
     reads: TopicSelection
     since: str | None = None
     until: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicStarts:
-    """The start of the topics of a partition: the option, its default, and the bounds now.
-
-    A time is resolved in the bounds; then ``timed`` is set.
-    """
-
-    number: int
-    start: Start | None
-    default: str
-    bounds: PartitionBounds
-    timed: bool = False
-
-    @property
-    def named(self) -> frozenset[str]:
-        """The topics with offsets of their own in this partition."""
-        if not isinstance(self.start, TopicOffsets):
-            return frozenset()
-        return frozenset(name for name, places in self.start.of.items() if self.number in places)
-
-    def of(self, topic: str | None = None) -> int:
-        """Return the offset of a topic, or of those without their own."""
-        if self.timed:
-            return self.bounds.offset_at_time
-        return resolve_offset(self.start, self.number, self.bounds, self.default, topic)
-
-    def groups(self, reads: TopicSelection, before: TopicSelection | None = None) -> list[Group]:
-        """Return where the topics of ``reads`` that ``before`` does not cover begin."""
-        if reads.chosen is not None:
-            places: dict[int, set[str]] = defaultdict(set)
-            for name in reads.chosen:
-                if before is None or not before.covers(name):
-                    places[self.of(name)].add(name)
-            return [(at, names.__contains__) for at, names in places.items()]
-        if before is not None and not before.selective:
-            return []
-        named = self.named
-        found: list[Group] = [
-            (self.of(name), frozenset({name}).__contains__)
-            for name in named
-            if before is None or not before.covers(name)
-        ]
-        return [*found, (self.of(), partial(_is_other, reads, before, named))]
-
-
-def _is_other(
-    reads: TopicSelection, before: TopicSelection | None, named: frozenset[str], name: str
-) -> bool:
-    is_new = before is None or not before.covers(name)
-    return is_new and name not in named and reads.covers(name)
 
 
 def first_position(

@@ -14,15 +14,16 @@ from pyspark.sql.types import StructType
 from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.history import OTHER_HISTORY, History, PartitionBounds, WrongHistory
 from pubsub.pipeline.offset_options import Start
-from pubsub.pipeline.offsets import Offsets, check_partitions
+from pubsub.pipeline.offsets import Offsets
 from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.planning import Task, plan_tasks
-from pubsub.pipeline.positions import Stretch, TopicStarts
+from pubsub.pipeline.positions import Stretch
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema
 from pubsub.pipeline.task_reader import read_task, report_loss
 from pubsub.pipeline.topic_amounts import amount_of, requested_topics
 from pubsub.pipeline.topic_selection import TopicSelection
+from pubsub.pipeline.topic_starts import TopicStarts, check_partitions
 
 
 class SourceReader:

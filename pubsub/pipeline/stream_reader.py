@@ -31,7 +31,6 @@ from pubsub.pipeline.offsets import Offsets, PartitionPosition, from_json, to_js
 from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.positions import (
     Stretch,
-    TopicStarts,
     advanced,
     batch_end,
     first_position,
@@ -43,6 +42,7 @@ from pubsub.pipeline.reader_lease import ReaderLease
 from pubsub.pipeline.retry import Retry, logger
 from pubsub.pipeline.source_reader import SourceReader, check_histories
 from pubsub.pipeline.topic_amounts import Amount, amount_of
+from pubsub.pipeline.topic_starts import TopicStarts
 
 
 class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -14,16 +14,11 @@ from pubsub.pipeline.batch_limits import divide_limit, fitting_stop
 from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.history import PartitionBounds, TopicSize
 from pubsub.pipeline.offset_options import Start
-from pubsub.pipeline.offsets import (
-    PartitionPosition,
-    check_partitions,
-    from_json,
-    resolve_offset,
-    to_json,
-)
+from pubsub.pipeline.offsets import PartitionPosition, from_json, to_json
 from pubsub.pipeline.planning import Task, cuts_by_bytes, plan_tasks
 from pubsub.pipeline.topic_amounts import estimate_amount, requested_topics
 from pubsub.pipeline.topic_selection import TopicSelection
+from pubsub.pipeline.topic_starts import check_partitions, resolve_offset
 from tests.unit.fake_history import FakeHistory
 from tests.unit.raising import raised
 
