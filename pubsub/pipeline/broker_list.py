@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pubsub.pipeline.history import (
@@ -22,7 +21,6 @@ from pubsub.pipeline.history import (
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.offsets import Behind, PartitionPosition
 
 if TYPE_CHECKING:
     from pubsub.client.history_replies import HistoryBounds
@@ -89,33 +87,6 @@ class BrokerList:
         _note(self._made, (self.planner, found.epoch, found.position), offset)
         return found.position
 
-    def converted(self, position: PartitionPosition) -> PartitionPosition:
-        """Return a position that a query had when it read one of the brokers alone.
-
-        Raises WrongHistory if it is of none of them, and Unreachable while that is not known.
-        """
-        away: Unreachable | None = None
-        for broker in self.brokers:
-            try:
-                broker.check(position.next, position.epoch)
-            except Unreachable as error:
-                away = error
-            except WrongHistory as error:
-                failure = error
-            else:
-                return self._converted(broker, position)
-        raise away or failure
-
-    def _converted(self, broker: HttpHistory, position: PartitionPosition) -> PartitionPosition:
-        def shared(offset: int) -> str:
-            found = broker.shared_bounds(self.shared, at=offset)
-            assert found.position is not None
-            return found.position
-
-        behind = tuple(replace(each, shared=shared(each.next)) for each in position.behind)
-        since = position.since and self.converted(position.since)
-        return replace(position, shared=shared(position.next), behind=behind, since=since)
-
     def is_exact(self, position: str, epoch: str) -> bool:
         """Return whether all that is between the position and an earlier one is before its offset.
 
@@ -123,22 +94,12 @@ class BrokerList:
         """
         return (self.planner, epoch, position) in self._made
 
-    def located(self, position: PartitionPosition, is_end: bool) -> PartitionPosition:
-        """Return a position with the offsets that it has at the broker that plans.
+    def place(self, position: str, is_end: bool) -> tuple[int, str]:
+        """Return the offset and the epoch of a position at the broker that plans.
 
-        They are those of the first messages behind it. For the end of a range, no message before it
-        has a higher offset.
+        The offset is that of the first message behind it. For the end of a range, no message before
+        it has a higher offset.
         """
-        assert position.shared is not None
-        following, epoch = self._place(position.shared, is_end)
-        behind = tuple(
-            Behind(self._place(each.shared or "", is_end)[0], each.topics, each.shared)
-            for each in position.behind
-        )
-        since = position.since and self.located(position.since, False)
-        return replace(position, next=following, epoch=epoch, behind=behind, since=since)
-
-    def _place(self, position: str, is_end: bool) -> tuple[int, str]:
         found = self._shared_bounds(begin=position)
         key = self.planner, found.epoch, position
         made = self._made.get(key)

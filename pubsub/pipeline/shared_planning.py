@@ -19,10 +19,11 @@ from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.batch_reader import BatchReader
 from pubsub.pipeline.broker_list import BrokerList, same_place
 from pubsub.pipeline.history import OtherBroker, PartitionBounds, Unreachable
-from pubsub.pipeline.offsets import Behind, Offsets, PartitionPosition, to_json
+from pubsub.pipeline.offsets import Offsets, PartitionPosition, to_json
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.positions import Stretch
 from pubsub.pipeline.retry import logger
+from pubsub.pipeline.shared_offsets import converted, located, shared_position
 from pubsub.pipeline.shared_tasks import SharedTask, shared_tasks, spread
 from pubsub.pipeline.source_reader import SourceReader
 from pubsub.pipeline.stream_reader import StreamReader
@@ -150,8 +151,8 @@ class SharedStreaming(SharedPlanning, StreamReader):
         for number, one in found.items():
             if one.shared is None:
                 # Of a query that read one broker, and has more of them from now on.
-                found[number] = self._retry.call(partial(self._brokers.converted, one))
-        return {number: self._brokers.located(one, is_end) for number, one in found.items()}
+                found[number] = self._retry.call(partial(converted, self._brokers, one))
+        return {number: located(self._brokers, one, is_end) for number, one in found.items()}
 
     def _encode(self, start: Offsets, end: Offsets) -> dict[str, Any]:
         return to_json(
@@ -188,36 +189,3 @@ class _ComparedPosition:
         return isinstance(other, _ComparedPosition) and same_place(self._text, other._text)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def shared_position(
-    brokers: BrokerList, before: PartitionPosition | None, end: PartitionPosition
-) -> PartitionPosition:
-    """Return ``end`` with its shared positions; the query has read up to ``before``."""
-    start = None if before is None else (before.next, before.shared)
-    sources = {
-        name: (each.next, each.shared)
-        for each in (() if before is None else before.behind)
-        for name in each.topics
-    }
-    behind = []
-    for each in end.behind:
-        parts: dict[tuple[int, str | None] | None, set[str]] = {}
-        for name in each.topics:
-            was_read = before is not None and before.reads and before.reads.covers(name)
-            source = sources.get(name) or (start if was_read else None)
-            parts.setdefault(source, set()).add(name)
-        behind += [
-            Behind(each.next, frozenset(names), _position(brokers, source, each.next))
-            for source, names in parts.items()
-        ]
-    return replace(end, shared=_position(brokers, start, end.next), behind=tuple(behind))
-
-
-def _position(brokers: BrokerList, source: tuple[int, str | None] | None, offset: int) -> str:
-    """Return the position at ``offset``, with all that is before that of ``source``."""
-    if source is None:
-        return brokers.position(offset, None)
-    if source[0] == offset and source[1] is not None:
-        return source[1]
-    return brokers.position(offset, source[1])

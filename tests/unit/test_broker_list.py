@@ -17,6 +17,7 @@ from pubsub.pipeline.history import HistoryRefused, OtherBroker, Unreachable, Wr
 from pubsub.pipeline.http_history import ErrorReply
 from pubsub.pipeline.offsets import Behind, PartitionPosition, from_json, to_json
 from pubsub.pipeline.open_histories import with_shared_history
+from pubsub.pipeline.shared_offsets import converted, located
 from tests.unit.raising import raised
 
 
@@ -90,21 +91,21 @@ class BrokerListTests(SynchronousTestCase):
         """They are exact at the broker that made it, and near elsewhere."""
         made = self.found.position(40, None)
         given = PartitionPosition(1, "9-z", shared=made, behind=(Behind(1, frozenset("t"), made),))
-        assert self.found.located(given, is_end=True).next == 40
+        assert located(self.found, given, is_end=True).next == 40
         assert self.found.is_exact(made, "1-a")
         self.one.error = Unreachable("x")
-        raised(OtherBroker, self.found.located, given, False)
+        raised(OtherBroker, located, self.found, given, False)
         assert not self.found.is_exact(made, "2-b")
-        start, end = self.found.located(given, False), self.found.located(given, True)
+        start, end = located(self.found, given, False), located(self.found, given, True)
         assert (start.next, end.next) == (30, 35)
         assert start.behind[0].next == 30
         # It is looked for once.
         count = len(self.other.asked)
-        assert self.found.located(given, False) == start
+        assert located(self.found, given, False) == start
         assert len(self.other.asked) == count + 2
         assert start.epoch == "2-b"
         late = PartitionPosition(1, "9-z", shared=position(108))
-        assert self.found.located(late, True).next == 100
+        assert located(self.found, late, True).next == 100
 
     def test_a_position_that_has_not_moved(self) -> None:
         begin = position(40, stream=99)
@@ -114,8 +115,8 @@ class BrokerListTests(SynchronousTestCase):
 
     def test_losses_are_left_to_the_tasks_if_they_are_allowed(self) -> None:
         begin = PartitionPosition(1, "1-a", shared=position(40))
-        self.found.located(begin, False)
-        BrokerList(cast(Any, [self.other]), "s", False).located(begin, False)
+        located(self.found, begin, False)
+        located(BrokerList(cast(Any, [self.other]), "s", False), begin, False)
         assert {asked["skip"] for asked in self.one.asked} == {False}
         assert {asked["skip"] for asked in self.other.asked} == {True}
 
@@ -123,17 +124,17 @@ class BrokerListTests(SynchronousTestCase):
         """A checkpoint of earlier versions is continued."""
         since = PartitionPosition(10, "2-b")
         old = PartitionPosition(20, "2-b", behind=(Behind(15, frozenset("t")),), since=since)
-        found = self.found.converted(old)
+        found = converted(self.found, old)
         assert found.shared == position(30)
         assert found.behind[0].shared == position(25)
         assert found.since is not None
         assert found.since.shared == position(20)
         assert from_json(to_json({0: found}), 1) == {0: found}
         self.one.error = Unreachable("x")
-        assert self.found.converted(old) == found
-        raised(Unreachable, self.found.converted, PartitionPosition(20, "1-a"))
+        assert converted(self.found, old) == found
+        raised(Unreachable, converted, self.found, PartitionPosition(20, "1-a"))
         self.one.error = None
-        raised(WrongHistory, self.found.converted, PartitionPosition(20, "9-z"))
+        raised(WrongHistory, converted, self.found, PartitionPosition(20, "9-z"))
 
     def test_leases_are_held_at_all_brokers(self) -> None:
         self.one.error = Unreachable("x")
