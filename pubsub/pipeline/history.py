@@ -50,6 +50,16 @@ class PartsLost(HistoryRefused):
     """The broker no longer has the parts of a batch; nothing of it was published."""
 
 
+class ReaderInUse(PubSubError):
+    """Another query holds the reader name. ``seconds`` is the time until it ends unless renewed."""
+
+    reason = "reader-in-use"
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 OTHER_HISTORY = (
     "{} is not the history that was read up to offset {}: it is another one, or was restored to an "
     "older state; use a new checkpoint"

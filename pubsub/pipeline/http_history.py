@@ -23,11 +23,11 @@ from pubsub.pipeline.history import (
     ExpiredBefore,
     HistoryRefused,
     PartitionBounds,
+    ReaderInUse,
     TopicSize,
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.reader_lease import ReaderInUse
 from pubsub.wire.connect_errors import why_not
 from pubsub.wire.foreign_protocols import status_problem
 

@@ -16,22 +16,13 @@ from typing import NoReturn, Protocol
 from uuid import uuid4
 
 from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline.history import ReaderInUse
 from pubsub.pipeline.retry import Retry, logger
 
 # A holder renews its lease this often while the lease lasts.
 _RENEWALS = 4
 _POLL_SECONDS, _LEAST_SECONDS = 1.0, 0.05
 _END_SECONDS = 1.0
-
-
-class ReaderInUse(PubSubError):
-    """Another query holds the name. ``seconds`` is the time until it ends unless renewed."""
-
-    reason = "reader-in-use"
-
-    def __init__(self, message: str, seconds: float) -> None:
-        super().__init__(message)
-        self.seconds = seconds
 
 
 class LeasedHistory(Protocol):
