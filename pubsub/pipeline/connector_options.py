@@ -16,7 +16,7 @@ from errno import EINVAL
 
 from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
-from pubsub.pipeline.filters import parse_filter
+from pubsub.pipeline.filter_parser import parse_filter
 from pubsub.pipeline.given_options import GivenOptions
 from pubsub.pipeline.offset_options import (
     Start,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.pipeline.filters import parse_filter
+from pubsub.pipeline.filter_parser import parse_filter
 from pubsub.pipeline.regions import EVERYTHING, Interval, Region
 from tests.histories import START, history
 from tests.unit.reader_case import ReaderCase
