@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from pubsub.errors import StartError
-from pubsub.pipeline import arguments
+from pubsub.pipeline.command_line import arguments
 
 _EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "urllib3", "arro3")
 _ICEBERG = ("pyiceberg", "sqlalchemy")
@@ -60,7 +60,7 @@ class JobCommand(click.Command):
             options = self.parser(ctx.command_path).parse_args(ctx.args)
         if self._module is not None:
             return _run(self._module, "run", options)
-        return _run("pubsub.pipeline.job_runner", "launch", self.name, options)
+        return _run("pubsub.pipeline.job_runs.job_runner", "launch", self.name, options)
 
     def get_usage(self, ctx: click.Context) -> str:
         """See click.Command."""
@@ -94,7 +94,9 @@ for _name, _job in arguments.JOBS.items():
     pipeline.add_command(JobCommand(_name, _job))
 pipeline.add_command(JobCommand("report", arguments.REPORT, "pubsub.pipeline.report"))
 pipeline.add_command(JobCommand("migrate", arguments.MIGRATE, "pubsub.pipeline.tables.migrate"))
-pipeline.add_command(JobCommand("prepare", arguments.PREPARE, "pubsub.pipeline.class_data"))
+pipeline.add_command(
+    JobCommand("prepare", arguments.PREPARE, "pubsub.pipeline.job_runs.class_data")
+)
 
 
 def _run(module: str, function: str, *given: object) -> int | None:

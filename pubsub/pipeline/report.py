@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.charts import Chart, page
+from pubsub.pipeline.command_line.argument_values import time_range
 from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.location import Location, storage_errors, table_location

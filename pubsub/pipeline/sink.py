@@ -24,11 +24,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
-from pubsub.pipeline.publisher_urls import PublisherFactory, client_options, find_destination
-from pubsub.pipeline.schemas import check_sink_columns
-from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any, check_shared
-from pubsub.pipeline.staged_writer import (
+from pubsub.pipeline.options.connector_options import Credentials, SinkOptions, sink_options
+from pubsub.pipeline.options.schemas import check_sink_columns
+from pubsub.pipeline.publishing.publisher_urls import (
+    PublisherFactory,
+    client_options,
+    find_destination,
+)
+from pubsub.pipeline.publishing.shared_sink import (
+    SharedBatch,
+    SharedPartStager,
+    at_any,
+    check_shared,
+)
+from pubsub.pipeline.publishing.staged_writer import (
     PART_BYTES,
     PartPublisher,
     PartStager,

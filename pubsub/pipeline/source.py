@@ -15,18 +15,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pubsub.pipeline.batch_reader import BatchReader
-from pubsub.pipeline.connector_options import SourceOptions, source_options
-from pubsub.pipeline.history import Unreachable
-from pubsub.pipeline.open_histories import with_shared_history
-from pubsub.pipeline.retry import Retry
-from pubsub.pipeline.schemas import check_source_columns, schema_of
-from pubsub.pipeline.shared_planning import SharedBatchReader, SharedStreamReader
-from pubsub.pipeline.stream_reader import StreamReader
+from pubsub.pipeline.histories.history import Unreachable
+from pubsub.pipeline.histories.open_histories import with_shared_history
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.options.connector_options import SourceOptions, source_options
+from pubsub.pipeline.options.schemas import check_source_columns, schema_of
+from pubsub.pipeline.readers.batch_reader import BatchReader
+from pubsub.pipeline.readers.shared_planning import SharedBatchReader, SharedStreamReader
+from pubsub.pipeline.readers.stream_reader import StreamReader
 
 
 class PubSubSource(DataSource):
-    """The format ``pubsub``. For its options, see ``pubsub.pipeline.connector_options``."""
+    """The format ``pubsub``. For its options, see ``pubsub.pipeline.options.connector_options``."""
 
     @classmethod
     def name(cls) -> str:

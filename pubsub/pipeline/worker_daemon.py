@@ -15,8 +15,8 @@ _MODULES = (
     "pyspark.worker",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "pubsub.pipeline.file_history",
-    "pubsub.pipeline.http_history",
+    "pubsub.pipeline.histories.file_history",
+    "pubsub.pipeline.histories.http_history",
     "pubsub.pipeline.source",
     "pubsub.pipeline.tables.spark",
 )

@@ -19,9 +19,9 @@ _FILES = re.compile(
 )
 CLIENT = """
 import json, sys
-from pubsub.pipeline.connector_options import sink_options
-from pubsub.pipeline.dissect import dissect, dissectors
-from pubsub.pipeline.publisher_urls import client_options, find_destination
+from pubsub.pipeline.options.connector_options import sink_options
+from pubsub.pipeline.jobs.dissect import dissect, dissectors
+from pubsub.pipeline.publishing.publisher_urls import client_options, find_destination
 from pubsub.client import NotPublished
 from pubsub.client.blocking import connect
 

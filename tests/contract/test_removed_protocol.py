@@ -42,9 +42,9 @@ sys.path[:] = [
 """
 CLIENTS = """
 import json, sys
-import pubsub.pipeline.publisher_urls as publisher_urls
-from pubsub.pipeline.connector_options import sink_options
-from pubsub.pipeline.dissect import dissect, dissectors
+import pubsub.pipeline.publishing.publisher_urls as publisher_urls
+from pubsub.pipeline.options.connector_options import sink_options
+from pubsub.pipeline.jobs.dissect import dissect, dissectors
 from pubsub.errors import ConfigurationError
 
 def destination(given):

@@ -85,6 +85,11 @@ def violations(importers: list[str], *forbidden: str, own: str = "") -> list[str
     ]
 
 
+def package_of(module: str) -> str:
+    """Return the package of a component that has the module, or a module between packages."""
+    return ".".join(module.split(".")[:3])
+
+
 def modules(*packages: str) -> list[str]:
     """Return the modules of the package that are in one of ``packages``."""
     return sorted(module for module in imports() if inside(module, *packages))
@@ -160,6 +165,19 @@ class CycleTests(SynchronousTestCase):
             TopologicalSorter(graph).prepare()
         except CycleError as error:
             self.fail(" -> ".join(error.args[1]))
+
+    def test_no_package_imports_itself_through_others(self) -> None:
+        for component in ("pubsub.http_api", "pubsub.pipeline", "pubsub.store"):
+            graph: dict[str, set[str]] = {}
+            for module in modules(component):
+                names = {package_of(name) for name in all_modules_imported(module)}
+                found = graph.setdefault(package_of(module), set())
+                found |= {name for name in names if inside(name, component)} - {package_of(module)}
+            assert len(graph) > 10
+            try:
+                TopologicalSorter(graph).prepare()
+            except CycleError as error:
+                self.fail(" -> ".join(error.args[1]))
 
 
 class HelperTests(SynchronousTestCase):

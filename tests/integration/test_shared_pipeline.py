@@ -17,11 +17,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.batch_reader import BatchReader
-from pubsub.pipeline.retry import Retry
-from pubsub.pipeline.shared_tasks import SharedTask
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.readers.batch_reader import BatchReader
+from pubsub.pipeline.readers.stream_reader import StreamReader
 from pubsub.pipeline.source import PubSubSource
-from pubsub.pipeline.stream_reader import StreamReader
+from pubsub.pipeline.tasks.shared_tasks import SharedTask
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.node_urls import url

@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline import shared_sink
-from pubsub.pipeline.history import PartsLost, Unreachable
+from pubsub.pipeline.histories.history import PartsLost, Unreachable
+from pubsub.pipeline.histories.retry import Retry
 from pubsub.pipeline.jobs.job_publisher import JobPublisher
-from pubsub.pipeline.retry import Retry
+from pubsub.pipeline.publishing import shared_sink
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pubsub.client import ClientError
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.publisher_urls import PublisherFactory
-from pubsub.pipeline.sink_publisher import WINDOW_MESSAGES, SinkPublisher
+from pubsub.pipeline.options.connector_options import Credentials
+from pubsub.pipeline.publishing.publisher_urls import PublisherFactory
+from pubsub.pipeline.publishing.sink_publisher import WINDOW_MESSAGES, SinkPublisher
 from tests.integration.broker import HOST, Broker, Start, listen
 from tests.integration.clients import Nsd
 from tests.integration.fast_client import make_secret, make_token

@@ -13,7 +13,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from unittest.mock import patch
 
-from pubsub.pipeline.class_data import java_option
+from pubsub.pipeline.job_runs.class_data import java_option
 from tests.integration.broker import environment
 
 # Fast compilation rather than fast code.

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.pipeline.arguments import job_parser
+from pubsub.pipeline.command_line.arguments import job_parser
 from pubsub.pipeline.jobs import job_source
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from pubsub.pipeline.job_runner import main
+from pubsub.pipeline.job_runs.job_runner import main
 from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.jobs.archive import Target, save
 from pubsub.pipeline.tables.spark import TableTarget

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.publisher_urls import PublisherFactory
-from pubsub.pipeline.sink_publisher import SinkPublisher
+from pubsub.pipeline.options.connector_options import Credentials
+from pubsub.pipeline.publishing.publisher_urls import PublisherFactory
+from pubsub.pipeline.publishing.sink_publisher import SinkPublisher
 from tests.integration.broker import HOST, Broker
 from tests.integration.fast_client import make_token
 from tests.spark.http_brokers import client_of

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.checkpoint_lock import checkpoint_lock
+from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.jobs import archive, derive, metrics
 from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.file_names import BatchId

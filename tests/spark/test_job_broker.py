@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.job_errors import explain
+from pubsub.pipeline.job_runs.job_errors import explain
 from pubsub.pipeline.jobs import archive, derive, metrics, replay
 from pubsub.pipeline.tables.spark import read
 from tests.integration.broker import HOST, Broker, Start

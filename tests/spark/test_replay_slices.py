@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.jobs.replay_slices import ReplayOrder, Slice
-from pubsub.pipeline.message_pieces import pieces
+from pubsub.pipeline.publishing.message_pieces import pieces
 from tests.spark.messages import MESSAGES, frame, message
 
 

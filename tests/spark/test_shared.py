@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pubsub.pipeline.staged_writer import RUN_AGAIN
+from pubsub.pipeline.publishing.staged_writer import RUN_AGAIN
 from tests.integration.broker import Start
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.places import Place, body_of, settle

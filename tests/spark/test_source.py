@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.filters import read_where
-from pubsub.pipeline.schemas import MESSAGES_SCHEMA
+from pubsub.pipeline.options.schemas import MESSAGES_SCHEMA
 from tests.histories import history
 from tests.integration.broker import Broker, Start
 from tests.integration.fast_client import make_token

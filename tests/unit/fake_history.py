@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pubsub.pipeline.history import BatchOrGap, PartitionBounds, TopicSize
+from pubsub.pipeline.histories.history import BatchOrGap, PartitionBounds, TopicSize
 
 
 class FakeHistory:

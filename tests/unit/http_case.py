@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.http_history import HttpHistory
-from pubsub.pipeline.retry import Retry
+from pubsub.pipeline.histories.http_history import HttpHistory
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.options.connector_options import Credentials
 
 TOKEN = "header.very-secret.signature"
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.pipeline.batch_reader import BatchReader
+from pubsub.pipeline.readers.batch_reader import BatchReader
+from pubsub.pipeline.readers.stream_reader import StreamReader
 from pubsub.pipeline.source import PubSubSource
-from pubsub.pipeline.stream_reader import StreamReader
 from tests.histories import history
 from tests.unit.fakes import scratch
 

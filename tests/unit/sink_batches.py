@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pubsub.pipeline.schemas import HEADERS
+from pubsub.pipeline.options.schemas import HEADERS
 
 _TYPES: dict[str, DataType] = {
     "string": StringType(),

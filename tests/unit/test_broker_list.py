@@ -10,14 +10,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client.history_replies import HistoryBounds
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline import open_histories
-from pubsub.pipeline.broker_list import BrokerList, same_place
-from pubsub.pipeline.connector_options import SourceOptions, source_options
-from pubsub.pipeline.history import HistoryRefused, OtherBroker, Unreachable, WrongHistory
-from pubsub.pipeline.http_history import ErrorReply
-from pubsub.pipeline.offsets import Behind, PartitionPosition, from_json, to_json
-from pubsub.pipeline.open_histories import with_shared_history
-from pubsub.pipeline.shared_offsets import converted, located
+from pubsub.pipeline.histories import open_histories
+from pubsub.pipeline.histories.broker_list import BrokerList, same_place
+from pubsub.pipeline.histories.history import HistoryRefused, OtherBroker, Unreachable, WrongHistory
+from pubsub.pipeline.histories.http_history import ErrorReply
+from pubsub.pipeline.histories.open_histories import with_shared_history
+from pubsub.pipeline.options.connector_options import SourceOptions, source_options
+from pubsub.pipeline.positions.offsets import Behind, PartitionPosition, from_json, to_json
+from pubsub.pipeline.positions.shared_offsets import converted, located
 from tests.unit.raising import raised
 
 

@@ -12,7 +12,7 @@ import pytest
 from twisted.trial.unittest import TestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.checkpoint_lock import checkpoint_lock
+from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock
 from tests.unit.fakes import scratch
 
 
@@ -33,7 +33,8 @@ class CheckpointLockTests(TestCase):
 
     def test_a_killed_job_releases_it(self) -> None:
         program = (
-            "import os, sys, signal; from pubsub.pipeline.checkpoint_lock import checkpoint_lock\n"
+            "import os, sys, signal\n"
+            "from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock\n"
             "with checkpoint_lock(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
         )
         killed = subprocess.run([sys.executable, "-c", program, self.directory], check=False)

@@ -13,11 +13,11 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
-from pubsub.pipeline import class_data
+from pubsub.pipeline.job_runs import class_data
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 
-RUN = "pubsub.pipeline.class_data.subprocess.run"
+RUN = "pubsub.pipeline.job_runs.class_data.subprocess.run"
 
 
 class ClassDataTests(SynchronousTestCase):

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline import publisher_urls
-from pubsub.pipeline.connector_options import (
+from pubsub.pipeline.options.connector_options import (
     EVENTS_TOPIC,
     SourceOptions,
     parse_topics,
     sink_options,
     source_options,
 )
-from pubsub.pipeline.publisher_urls import (
+from pubsub.pipeline.publishing import publisher_urls
+from pubsub.pipeline.publishing.publisher_urls import (
     PublisherFactory,
     UrlColumns,
     client_options,

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from pubsub.pipeline.dissect import dissect, dissectors
+from pubsub.pipeline.jobs.dissect import dissect, dissectors
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.protocols.fast import codec as fast
 from pubsub.protocols.rheos import codec as rheos

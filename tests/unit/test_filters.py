@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.pipeline.filter_parser import parse_filter
-from pubsub.pipeline.regions import EVERYTHING, Interval, Region
+from pubsub.pipeline.options.filter_parser import parse_filter
+from pubsub.pipeline.options.regions import EVERYTHING, Interval, Region
 from tests.histories import START, history
 from tests.unit.reader_case import ReaderCase
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.offset_ranges import RangeSource, load_ranges
+from pubsub.pipeline.jobs.offset_ranges import RangeSource, load_ranges
 from tests.histories import history
 
 

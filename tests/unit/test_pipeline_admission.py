@@ -8,10 +8,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.admission import Delay, WaitingMessages, admit
-from pubsub.pipeline.lag import LagMeter
-from pubsub.pipeline.planning import Task
-from pubsub.pipeline.topic_amounts import Amount
+from pubsub.pipeline.histories.topic_amounts import Amount
+from pubsub.pipeline.positions.lag import LagMeter
+from pubsub.pipeline.readers.admission import Delay, WaitingMessages, admit
+from pubsub.pipeline.tasks.planning import Task
 from tests.histories import START, history
 from tests.unit.raising import raised
 from tests.unit.reader_case import ReaderCase

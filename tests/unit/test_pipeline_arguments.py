@@ -12,9 +12,9 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline import arguments
-from pubsub.pipeline.argument_groups import DEFAULT_URL
-from pubsub.pipeline.argument_values import time_range
+from pubsub.pipeline.command_line import arguments
+from pubsub.pipeline.command_line.argument_groups import DEFAULT_URL
+from pubsub.pipeline.command_line.argument_values import time_range
 from tests.unit.raising import raised
 
 NEEDED = {

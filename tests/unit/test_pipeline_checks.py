@@ -12,7 +12,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
-from pubsub.pipeline import job_runner
+from pubsub.pipeline.job_runs import job_runner
 
 
 class CheckTests(TestCase):

@@ -21,13 +21,14 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
 from pubsub.errors import ConfigurationError, StartError
-from pubsub.pipeline import argument_values, arguments, job_errors, job_runner
+from pubsub.pipeline.command_line import argument_values, arguments
+from pubsub.pipeline.job_runs import job_errors, job_runner
+from pubsub.pipeline.job_runs.late_messages import LateMessageCounter
+from pubsub.pipeline.job_runs.progress import BatchProgress, Display, batch_progress, lag
 from pubsub.pipeline.jobs import archive, job_source
 from pubsub.pipeline.jobs.derive import parse_destination
 from pubsub.pipeline.jobs.replay import RateLimit
-from pubsub.pipeline.late_messages import LateMessageCounter
-from pubsub.pipeline.progress import BatchProgress, Display, batch_progress, lag
-from pubsub.pipeline.staged_writer import RUN_AGAIN
+from pubsub.pipeline.publishing.staged_writer import RUN_AGAIN
 from tests.unit.raising import raised
 
 STACKS = """Job aborted: Traceback (most recent call last):
@@ -178,7 +179,8 @@ class ErrorsTests(TestCase):
     def test_known_errors_in_the_text_of_spark(self) -> None:
         text = (
             "Job failed: Traceback (most recent call last):\n  File x, line 1\n"
-            "pubsub.pipeline.history.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
+            "pubsub.pipeline.histories.history.DataLoss: offsets 1 to 5 have expired\n"
+            "\tat org.apache.X"
         )
         assert job_errors.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
         assert job_errors.explain(ConfigurationError("no url")) == "no url"

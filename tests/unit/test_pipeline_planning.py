@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.batch_limits import divide_limit, fitting_stop
-from pubsub.pipeline.connector_options import source_options
-from pubsub.pipeline.history import PartitionBounds, TopicSize
-from pubsub.pipeline.offset_options import Start
-from pubsub.pipeline.offsets import PartitionPosition, from_json, to_json
-from pubsub.pipeline.planning import Task, cuts_by_bytes, plan_tasks
-from pubsub.pipeline.topic_amounts import estimate_amount, requested_topics
-from pubsub.pipeline.topic_selection import TopicSelection
-from pubsub.pipeline.topic_starts import check_partitions, resolve_offset
+from pubsub.pipeline.histories.history import PartitionBounds, TopicSize
+from pubsub.pipeline.histories.topic_amounts import estimate_amount, requested_topics
+from pubsub.pipeline.options.connector_options import source_options
+from pubsub.pipeline.options.offset_options import Start
+from pubsub.pipeline.options.topic_selection import TopicSelection
+from pubsub.pipeline.positions.offsets import PartitionPosition, from_json, to_json
+from pubsub.pipeline.positions.topic_starts import check_partitions, resolve_offset
+from pubsub.pipeline.readers.batch_limits import divide_limit, fitting_stop
+from pubsub.pipeline.tasks.planning import Task, cuts_by_bytes, plan_tasks
 from tests.unit.fake_history import FakeHistory
 from tests.unit.raising import raised
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import DataLoss
+from pubsub.pipeline.histories.history import DataLoss
 from tests.histories import history
 from tests.unit.raising import raised
 from tests.unit.reader_case import ALL, ReaderCase

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import DataLoss, HistoryRefused, WrongHistory
-from pubsub.pipeline.schemas import arrow_schema
+from pubsub.pipeline.histories.history import DataLoss, HistoryRefused, WrongHistory
+from pubsub.pipeline.options.schemas import arrow_schema
 from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised

@@ -11,8 +11,7 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.connector_options import Credentials, source_options
-from pubsub.pipeline.history import (
+from pubsub.pipeline.histories.history import (
     BatchOrGap,
     DamagedRange,
     DataLoss,
@@ -21,11 +20,12 @@ from pubsub.pipeline.history import (
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.http_history import ErrorReply, HttpHistory
-from pubsub.pipeline.planning import Task
-from pubsub.pipeline.schemas import MESSAGES_SCHEMA, arrow_schema
-from pubsub.pipeline.staged_writer import PartStager, StagedBatch
-from pubsub.pipeline.task_reader import read_task
+from pubsub.pipeline.histories.http_history import ErrorReply, HttpHistory
+from pubsub.pipeline.options.connector_options import Credentials, source_options
+from pubsub.pipeline.options.schemas import MESSAGES_SCHEMA, arrow_schema
+from pubsub.pipeline.publishing.staged_writer import PartStager, StagedBatch
+from pubsub.pipeline.tasks.planning import Task
+from pubsub.pipeline.tasks.task_reader import read_task
 from pubsub.store.reading.arrow import SCHEMA
 from tests.unit.fake_history import FakeHistory
 from tests.unit.fakes import scratch

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline import sink
-from pubsub.pipeline.history import HistoryRefused
+from pubsub.pipeline.histories.history import HistoryRefused
 from pubsub.pipeline.sink import BatchWriter, StreamWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from tests.unit.http_case import TOKEN, HttpCase

@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.client import NotPublished, OutcomeUnknown, Refusal, Uncertain
 from pubsub.client.notices import Notice
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline import publisher_urls
-from pubsub.pipeline.connector_options import sink_options
-from pubsub.pipeline.publisher_urls import UrlColumns, client_options, find_destination
+from pubsub.pipeline.options.connector_options import sink_options
+from pubsub.pipeline.publishing import publisher_urls
+from pubsub.pipeline.publishing.publisher_urls import UrlColumns, client_options, find_destination
 from pubsub.pipeline.sink import BatchWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from tests.unit.raising import raised

@@ -8,8 +8,8 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import ReaderInUse, Unreachable
-from pubsub.pipeline.reader_lease import ReaderLease
+from pubsub.pipeline.histories.history import ReaderInUse, Unreachable
+from pubsub.pipeline.readers.reader_lease import ReaderLease
 from tests.unit.http_case import HttpCase, Time
 from tests.unit.raising import raised
 

@@ -9,10 +9,10 @@ import pytest
 from twisted.trial.unittest import TestCase
 
 from pubsub.client.history_client import HistoryBounds, HistoryClient, HistoryError
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.history import HistoryRefused, Unreachable
-from pubsub.pipeline.http_history import HttpHistory
-from pubsub.pipeline.retry import Retry
+from pubsub.pipeline.histories.history import HistoryRefused, Unreachable
+from pubsub.pipeline.histories.http_history import HttpHistory
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.options.connector_options import Credentials
 from tests.unit.fakes import scratch
 
 _BOUNDS = HistoryBounds(0, 5, "1-0")

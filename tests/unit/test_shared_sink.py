@@ -10,13 +10,14 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline import retry, shared_sink
-from pubsub.pipeline.connector_options import Credentials, sink_options
-from pubsub.pipeline.history import HistoryRefused, PartsLost, Unreachable
-from pubsub.pipeline.http_history import ErrorReply
-from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any
+from pubsub.pipeline.histories import retry
+from pubsub.pipeline.histories.history import HistoryRefused, PartsLost, Unreachable
+from pubsub.pipeline.histories.http_history import ErrorReply
+from pubsub.pipeline.options.connector_options import Credentials, sink_options
+from pubsub.pipeline.publishing import shared_sink
+from pubsub.pipeline.publishing.shared_sink import SharedBatch, SharedPartStager, at_any
+from pubsub.pipeline.publishing.staged_writer import RUN_AGAIN
 from pubsub.pipeline.sink import make_sink
-from pubsub.pipeline.staged_writer import RUN_AGAIN
 from tests.unit.raising import raised
 from tests.unit.sink_batches import struct
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.broker_list import BrokerList
-from pubsub.pipeline.connector_options import source_options
-from pubsub.pipeline.history import (
+from pubsub.pipeline.histories.broker_list import BrokerList
+from pubsub.pipeline.histories.history import (
     BatchOrGap,
     DamagedRange,
     DataLoss,
@@ -19,9 +18,10 @@ from pubsub.pipeline.history import (
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.http_history import ErrorReply
-from pubsub.pipeline.retry import Retry
-from pubsub.pipeline.shared_tasks import SharedTask, read_shared_task, without
+from pubsub.pipeline.histories.http_history import ErrorReply
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.options.connector_options import source_options
+from pubsub.pipeline.tasks.shared_tasks import SharedTask, read_shared_task, without
 from pubsub.store.reading.arrow import SCHEMA
 from tests.unit.raising import raised
 

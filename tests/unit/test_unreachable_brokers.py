@@ -11,9 +11,9 @@ from twisted.trial.unittest import TestCase
 from urllib3.exceptions import ProtocolError, SSLError
 
 from pubsub.client.history_client import HistoryUnreachable
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.history import Unreachable
-from pubsub.pipeline.http_history import SOURCE, HttpApi
+from pubsub.pipeline.histories.history import Unreachable
+from pubsub.pipeline.histories.http_history import SOURCE, HttpApi
+from pubsub.pipeline.options.connector_options import Credentials
 
 
 def unreachable(cause: Exception) -> str:

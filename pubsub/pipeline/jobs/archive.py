@@ -21,14 +21,14 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.connector_options import MESSAGES
-from pubsub.pipeline.job_errors import explain, summarize
-from pubsub.pipeline.job_runner import JobQuery
-from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.job_runs.job_errors import explain, summarize
+from pubsub.pipeline.job_runs.job_runner import JobQuery
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
-from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
-from pubsub.pipeline.schemas import arrow_schema, schema_of
+from pubsub.pipeline.jobs.offset_ranges import FORMAT, RangeSource, load_ranges
+from pubsub.pipeline.options.connector_options import MESSAGES
+from pubsub.pipeline.options.schemas import arrow_schema, schema_of
 from pubsub.pipeline.tables.batch_order import commit_once
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile

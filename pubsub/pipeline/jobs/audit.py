@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline import connector_options
-from pubsub.pipeline.job_runner import JobQuery
-from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.job_runs.job_runner import JobQuery
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
+from pubsub.pipeline.options import connector_options
 from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.spark import TableTarget, append, target_by_day

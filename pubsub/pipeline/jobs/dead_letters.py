@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pubsub.pipeline.connector_options import EVENTS
-from pubsub.pipeline.dissect import dissect, dissectors
-from pubsub.pipeline.job_runner import JobQuery
-from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.job_runs.job_runner import JobQuery
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs.dissect import dissect, dissectors
+from pubsub.pipeline.options.connector_options import EVENTS
 from pubsub.pipeline.tables.spark import batch_saver, target_by_day
 from pubsub.wire.dissection import Dissector
 

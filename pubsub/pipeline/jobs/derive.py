@@ -18,13 +18,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.connector_options import EVENTS, MESSAGES
-from pubsub.pipeline.job_runner import JobQuery
-from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.job_runs.job_runner import JobQuery
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.feedback import Feedback
 from pubsub.pipeline.jobs.metrics import spark_interval
+from pubsub.pipeline.options.connector_options import EVENTS, MESSAGES
 from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, arrow_columns, batch_saver
 from pubsub.wire.text_file import read_text

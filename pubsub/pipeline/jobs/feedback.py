@@ -13,8 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.connector_options import EVENTS, EVENTS_TOPIC, MESSAGES, parse_topics
-from pubsub.pipeline.topic_selection import TopicSelection
+from pubsub.pipeline.options.connector_options import EVENTS, EVENTS_TOPIC, MESSAGES, parse_topics
+from pubsub.pipeline.options.topic_selection import TopicSelection
 
 _REMEDY = (
     "choose other topics with --subscribe or --subscribe-pattern, or allow it with --allow-feedback"

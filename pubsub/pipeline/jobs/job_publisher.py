@@ -10,11 +10,16 @@ import pyarrow as pa
 
 from pubsub.broker.topic_space.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
-from pubsub.pipeline.argument_groups import DEFAULT_URL
-from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.option_urls import source_urls
-from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any, check_shared
-from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes_now
+from pubsub.pipeline.command_line.argument_groups import DEFAULT_URL
+from pubsub.pipeline.options.connector_options import Credentials
+from pubsub.pipeline.options.option_urls import source_urls
+from pubsub.pipeline.publishing.shared_sink import (
+    SharedBatch,
+    SharedPartStager,
+    at_any,
+    check_shared,
+)
+from pubsub.pipeline.publishing.staged_writer import PartStager, StagedBatch, batch_bytes_now
 
 
 class JobPublisher:

@@ -9,11 +9,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.argument_groups import DEFAULT_URL
-from pubsub.pipeline.argument_values import parse_time
-from pubsub.pipeline.connector_options import MESSAGES, Credentials, source_options
-from pubsub.pipeline.open_histories import open_histories
-from pubsub.pipeline.retry import Retry
+from pubsub.pipeline.command_line.argument_groups import DEFAULT_URL
+from pubsub.pipeline.command_line.argument_values import parse_time
+from pubsub.pipeline.histories.open_histories import open_histories
+from pubsub.pipeline.histories.retry import Retry
+from pubsub.pipeline.options.connector_options import MESSAGES, Credentials, source_options
 
 _CONSOLE = "console"
 

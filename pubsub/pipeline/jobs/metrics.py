@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.job_runner import JobQuery
-from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.job_runs.job_runner import JobQuery
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.job_runner import run as run_query
+from pubsub.pipeline.job_runs.late_messages import LateMessageCounter
 from pubsub.pipeline.jobs import job_publisher, job_source
-from pubsub.pipeline.late_messages import LateMessageCounter
 from pubsub.pipeline.tables.spark import TableTarget, append, target_by_day
 
 NAME = "metrics"

@@ -24,15 +24,15 @@ from pyspark.sql import SparkSession
 
 from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.argument_values import time_range
-from pubsub.pipeline.checkpoint_lock import checkpoint_lock
-from pubsub.pipeline.connector_options import Credentials, parse_topics
-from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.command_line.argument_values import time_range
+from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock
+from pubsub.pipeline.job_runs.job_runner import main as run_alone
+from pubsub.pipeline.job_runs.progress import BatchProgress, Display
 from pubsub.pipeline.jobs import job_publisher
 from pubsub.pipeline.jobs.job_source import check_token
 from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder
-from pubsub.pipeline.message_pieces import pieces
-from pubsub.pipeline.progress import BatchProgress, Display
+from pubsub.pipeline.options.connector_options import Credentials, parse_topics
+from pubsub.pipeline.publishing.message_pieces import pieces
 from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.location import Location, StorageOptions, table_location
 from pubsub.pipeline.tables.partitions import LONG_TOPIC, topic_bucket

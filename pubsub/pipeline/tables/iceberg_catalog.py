@@ -11,8 +11,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.history import Unreachable
-from pubsub.pipeline.retry import Retry
+from pubsub.pipeline.histories.history import Unreachable
+from pubsub.pipeline.histories.retry import Retry
 from pubsub.pipeline.tables.location import StorageError, StorageOptions
 
 _Result = TypeVar("_Result")

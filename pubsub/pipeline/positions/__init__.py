@@ -1,0 +1,1 @@
+"""The positions of queries, their form in a checkpoint, and their lag."""

@@ -1,0 +1,1 @@
+"""From the rows of a task to messages at a broker."""
