@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,6 +17,7 @@ from pubsub.broker.listeners.limits import CONNECTION_BYTES
 from pubsub.broker.memory_budget import OUTPUT
 from pubsub.http_api.requests.request_body import Body
 from pubsub.store.memory_store import MemoryStore
+from pubsub.store.records.parcel import Parcel
 from pubsub.wire.departure import LINGER
 from tests.unit.big_house import ALL, BIG, Threads, big_house
 from tests.unit.web import WebClient, WebHouse
@@ -198,6 +200,34 @@ class EndTests(SynchronousTestCase):
         assert not client.stream.received
         errors = self.flushLoggedErrors(ZeroDivisionError)  # type: ignore[no-untyped-call]
         assert len(errors) == 1
+
+
+class RareTopicTests(SynchronousTestCase):
+    """A range that has few messages of its topics"""
+
+    def test_others_are_served_between_its_reads(self) -> None:
+        house = WebHouse()
+        for _ in range(5000):
+            house.publish("a", b"x")
+        house.publish("b", b"y")
+        reads: list[int] = []
+        read = MemoryStore.read_parcel
+
+        def note(store: MemoryStore, start: int, *args: object) -> Deferred[Parcel]:
+            reads.append(start)
+            return read(store, start, *args)  # type: ignore[arg-type]
+
+        client = house.connect()
+        request = (
+            b"GET /v1/history?start=0&topic=b&format=jsonl HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        with patch.object(MemoryStore, "read_parcel", note):
+            client.stream.feed(request)
+            assert len(reads) == 1
+            client.send(b"")
+        assert len(reads) > 2
+        (row,) = client.answer().lines
+        assert row["value"] == "y"
 
 
 class WireTests(SynchronousTestCase):

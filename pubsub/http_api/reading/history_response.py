@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IPushProducer
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -122,6 +123,9 @@ class HistoryResponse:
             parcel = parcel.of(self._is_requested)
             if parcel.blocks or parcel.damaged:
                 await self._write_parcel(parcel)
+            else:
+                # Reads of messages in memory are done at once, and there may be many.
+                await deferLater(self._listener.clock, 0)
         if not self._ended:
             await self._write(self._format.end)
 
