@@ -24,6 +24,8 @@ TEXTS: Schema = {"type": "array", "items": TEXT, "minItems": 1}
 ANY: Schema = {}
 MAX_QUIET_TOPICS = 64
 """Characters of the text that stands for the topics of a reader."""
+MAX_LAST = 1000
+"""The most messages that a request for the last ones returns."""
 JSON, LINES, PLAIN = "application/json", "application/x-ndjson", "text/plain"
 EVENTS, ARROW = "text/event-stream", "application/vnd.apache.arrow.stream"
 OCTETS = "application/octet-stream"
@@ -94,7 +96,9 @@ _MARK: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _POSITION: Schema = {"type": "string", "minLength": 1}
 _RANGE: Mapping[str, Schema] = {
     "from": _POSITION, "to": _POSITION,
-    "start": NUMBER, "stop": NUMBER, "format": words("arrow", "jsonl"), "headers": FLAG,
+    "start": NUMBER, "stop": NUMBER,
+    "last": {"type": "integer", "minimum": 1, "maximum": MAX_LAST},
+    "format": words("arrow", "jsonl"), "headers": FLAG,
     "skip_expired": FLAG, "epoch": TEXT, "compression": words("none", "zstd", "lz4"),
 }  # fmt: skip
 _RANGE_BODY: Mapping[str, Schema] = {

@@ -10,9 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.listeners.limits import BrokerLimits
 from pubsub.http_api.readers.reader_positions import READERS, ReaderPositions
 from pubsub.store.memory_store import MemoryStore
+from tests.unit.committed_history import SlowDisk
 from tests.unit.fakes import make_broker
 from tests.unit.streams import logged
-from tests.unit.web import Answer, WebHouse, admin_settings
+from tests.unit.web import Answer, WebClient, WebHouse, admin_settings
 
 
 class ReaderTests(SynchronousTestCase):
@@ -118,6 +119,39 @@ class ReaderTests(SynchronousTestCase):
         for name in ("", "%ff", "x" * 256):
             assert self.put(name, offset=0).error == (400, "invalid-request")
         assert self.readers() == []
+
+
+class UnwrittenTests(SynchronousTestCase):
+    """Positions behind messages that are not written yet"""
+
+    def setUp(self) -> None:
+        self.disk = SlowDisk()
+        self.house = WebHouse(self.disk)
+        self.house.publish("a", b"1", b"2")
+
+    def put(self, offset: int) -> WebClient:
+        client = self.house.connect()
+        client.ask("PUT", "/v1/readers/a", {"offset": offset})
+        return client
+
+    def test_they_are_stored_once_the_messages_are_written(self) -> None:
+        client = self.put(2)
+        assert self.house.get("/v1/readers").json["items"] == []
+        self.disk.write()
+        self.disk.commit()
+        assert client.answer("PUT").status == 204
+        assert self.house.get("/v1/readers").json["items"][0]["offset"] == 2
+
+    def test_the_messages_cannot_be_written(self) -> None:
+        client = self.put(2)
+        self.disk.write(False)
+        assert client.answer("PUT").error == (503, "history-unavailable")
+        assert self.house.get("/v1/readers").json["items"] == []
+
+    def test_a_position_beyond_all_messages(self) -> None:
+        client = self.put(3)
+        self.disk.write()
+        assert client.answer("PUT").error == (416, "beyond-end")
 
 
 class RestoreTests(SynchronousTestCase):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sortedcontainers import SortedDict
 from twisted.logger import Logger
 
-from pubsub.broker.delivery.history_reads import all_on_disk
+from pubsub.broker.delivery.history_reads import all_on_disk, written
 from pubsub.http_api.endpoints import MAX_QUIET_TOPICS
 from pubsub.http_api.reading.shared_ranges import shared_positions
 from pubsub.http_api.requests.api_error import (
@@ -193,10 +193,14 @@ class ReaderPositions:
         epoch = parameters.text("epoch", self._store.epoch)
         # First, as the end of this history says nothing to a reader of another one.
         self.check(offset, epoch)
+        access.require_readers()
+        # Followers get messages before they are written.
+        if offset > self._store.committed and not await written(self._store):
+            message = "the messages before the position are not on disk yet"
+            raise ApiError(UNAVAILABLE, "history-unavailable", message)
         if offset > self._store.committed:
             message = f"the history ends at offset {self._store.committed}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=self._store.committed)
-        access.require_readers()
         self.report(reader, offset, epoch, _quiet(parameters, offset))
         await self._confirm(request)
 

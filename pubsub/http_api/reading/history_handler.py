@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.http_api.reading.follow_start import HistoryGap, check_epoch
 from pubsub.http_api.reading.history_response import HistoryRange, HistoryResponse, RunInThread
+from pubsub.http_api.reading.last_messages import LAST, LastMessages, number_of_last
 from pubsub.http_api.reading.shared_ranges import FROM, TO, SharedRanges
 from pubsub.http_api.reading.stream_formats import (
     ArrowStream,
@@ -41,7 +42,9 @@ _NAMES = 8
 # Estimated bytes of a topic in the list while it is made, for the memory budget.
 _ROW_BYTES = 512
 _FORMATS = ("arrow", "jsonl")
-_COMMON = (FROM, TO, "start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
+_COMMON = (
+    FROM, TO, "start", "stop", LAST, "format", "headers", "skip_expired", "epoch", "compression",
+)  # fmt: skip
 
 
 class HistoryHandler:
@@ -53,6 +56,7 @@ class HistoryHandler:
         self._run_in_thread = run_in_thread
         self._places = StreamPlaces(listener)
         self._shared = SharedRanges(listener)
+        self._last = LastMessages(listener, run_in_thread)
 
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
@@ -136,7 +140,10 @@ class HistoryHandler:
         if topics_key in parameters:
             topics = frozenset(parameters.texts(topics_key))
             await self._listener.slices.finish(access.check_read(topics))
-        requested = await self._range(parameters, topics)
+        if LAST in parameters:
+            requested = await self._last_range(request, parameters, topics)
+        else:
+            requested = await self._range(parameters, topics)
         if parameters.word("format", *_FORMATS) == _FORMATS[0] and not has_arrow():
             # In a thread, as its import takes long.
             await self._run_in_thread(need_arrow)
@@ -189,9 +196,7 @@ class HistoryHandler:
         stop = parameters.number("stop", end)
         epoch = parameters.text("epoch", self._store.epoch)
         check_epoch(self._store, epoch, start)
-        if start > end or stop > end:
-            message = f"the history ends at offset {end}"
-            raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=end)
+        _check_end(max(start, stop), end)
         if stop < start:
             raise invalid("stop: expected an offset at or after start")
         skip = parameters.flag("skip_expired")
@@ -200,6 +205,21 @@ class HistoryHandler:
                 raise expired(first)
             start = min(first, stop)
         return HistoryRange(start, stop, topics, skip)
+
+    async def _last_range(
+        self, request: ApiRequest, parameters: Parameters, topics: frozenset[str] | None
+    ) -> HistoryRange:
+        """Return the range of the last messages of ``topics``, before ``stop`` if it is given."""
+        number, end = number_of_last(parameters), self._store.committed
+        if not topics:
+            raise invalid("last: only with topics")
+        for name in (FROM, TO, "start", "epoch"):
+            if name in parameters:
+                raise invalid(f"expected either last or {name}")
+        stop = parameters.number("stop", end)
+        _check_end(stop, end)
+        start = await self._last.start(request, topics, number, stop)
+        return HistoryRange(start, stop, topics, skip_expired=True)
 
     def _format(self, parameters: Parameters) -> Format:
         headers = parameters.flag("headers")
@@ -220,6 +240,12 @@ def _in_pieces(names: Iterable[str]) -> Iterator[list[str]]:
 def expired(first: int) -> ApiError:
     """Return the error for offsets that have expired."""
     return ApiError(GONE, "expired", f"the history begins at offset {first}", first=first)
+
+
+def _check_end(offset: int, end: int) -> None:
+    if offset > end:
+        message = f"the history ends at offset {end}"
+        raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=end)
 
 
 def _json(value: Any) -> bytes:
