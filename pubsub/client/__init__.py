@@ -25,6 +25,8 @@ from pubsub.client.client_errors import (
     NotPublished,
     NotSent,
     OutcomeUnknown,
+    ReaderHeld,
+    RequestRefused,
     SubscriptionRefused,
     TopicNotAddressable,
     Unconfirmable,
@@ -47,8 +49,8 @@ __all__ = [
     "Client", "ClientClosed", "ClientError", "ConnectFailed", "Disconnected", "Ended", "Gap",
     "HistoryNeeded", "InvalidTopic", "InvalidUrl", "Level", "Message", "MessageBatch",
     "MixedBatch", "NotExpressible", "NotPublished", "NotSent", "Notice", "OutcomeUnknown",
-    "Reconnected", "Refusal", "Subscription", "SubscriptionRefused", "TopicNotAddressable",
-    "Uncertain", "Unconfirmable", "connect",
+    "ReaderHeld", "Reconnected", "Refusal", "RequestRefused", "Subscription",
+    "SubscriptionRefused", "TopicNotAddressable", "Uncertain", "Unconfirmable", "connect",
 ]  # fmt: skip
 
 

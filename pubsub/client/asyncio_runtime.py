@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
-from typing import cast
+from typing import Any, cast
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
@@ -44,6 +44,8 @@ class AsyncioRuntime(Runtime):
             raise RuntimeError(
                 "no running event loop: connect in a coroutine, or use pubsub.client.blocking"
             ) from None
+        # The loop has only weak references to tasks.
+        self._tasks: set[asyncio.Task[None]] = set()
         # Until the program has freed a block of this size once, glibc maps the memory of each read
         # again, which costs more than a small read.
         bytes(_READ_BYTES)
@@ -78,6 +80,12 @@ class AsyncioRuntime(Runtime):
         """See ``Runtime``."""
         self.check_caller()
         return _AsyncioWaiter(self._loop)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """See ``Runtime``."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def pause(self) -> None:
         """See ``Runtime``."""

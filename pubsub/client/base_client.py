@@ -9,6 +9,8 @@ from typing import Literal, Never, overload
 from pubsub.client.client_errors import OutcomeUnknown
 from pubsub.client.client_options import ClientOptions
 from pubsub.client.feed import Feed
+from pubsub.client.history_calls import HistoryCalls
+from pubsub.client.messages import Message
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
 from pubsub.client.publish_calls import TURN_BYTES, PublishCalls
 from pubsub.client.request_checks import (
@@ -37,6 +39,7 @@ class Client(PublishCalls):
 
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         super().__init__(runtime, options)
+        self._history = HistoryCalls(runtime, options, self._links)
         self._closed = False
         # The messages are confirmed, or given up.
         self._flushed = False
@@ -143,13 +146,14 @@ class Client(PublishCalls):
     @overload
     def subscribe(
         self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ...,
-        events: Literal[False] = ...,
+        events: Literal[False] = ..., reader: str | None = ...,
     ) -> Subscription[Never]: ...  # fmt: skip
 
     @overload
     def subscribe(
-        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ..., events: bool
-    ) -> Subscription[Notice]: ...
+        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ..., events: bool,
+        reader: str | None = ...,
+    ) -> Subscription[Notice]: ...  # fmt: skip
 
     def subscribe(
         self,
@@ -157,14 +161,18 @@ class Client(PublishCalls):
         start: int | None = None,
         prefixes: Sequence[str] = (),
         events: bool = False,
+        reader: str | None = None,
     ) -> Subscription[Notice]:
         """Subscribe to ``topics``, and to those whose names begin with one of ``prefixes``.
 
         ``start`` is the offset of the first message, None for those that are published from now
-        on. See ``Subscription`` for ``events``. Raises ClientError, and TypeError for a value of a
-        wrong type.
+        on. With ``reader`` it is where that reader begins which has no position; the others
+        continue at the position of their last ``commit``. See ``Subscription`` for ``events``.
+        Raises ClientError, and TypeError for a value of a wrong type.
         """
         self._check_open()
+        if reader is not None:
+            return self._history.subscribe(reader, topics, prefixes, start, events)
         interests = interests_of(topics, prefixes, start)
         wire, brokers = self._links.wire_for(start)
         check_subscription(wire, topics, prefixes, start)
@@ -179,6 +187,14 @@ class Client(PublishCalls):
         self._links.start(driver)
         driver.step()
         return Subscription(self._runtime, feed, lambda: self._links.leave(driver, feed))
+
+    async def last(self, topic: str, count: int = 1) -> list[Message]:
+        """Return the last ``count`` messages of ``topic`` in the history, the oldest first.
+
+        There may be fewer. Raises ClientError, and TypeError for a value of a wrong type.
+        """
+        self._check_open()
+        return await self._history.last(topic, count)
 
     # Notices and the end
 
@@ -226,6 +242,8 @@ class Client(PublishCalls):
                 # Until now the end of the program had something to wait for.
                 self._flushed = True
                 self._cancel_end()
-            for driver in self._links.close():
+            drivers = self._links.close()
+            await self._history.close()
+            for driver in drivers:
                 await self._runtime.wait_for(driver.link.gone)
                 driver.stop()

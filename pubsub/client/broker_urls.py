@@ -19,6 +19,10 @@ class BrokerUrls:
         self.urls = tuple(urls)
         self.good = 0
 
+    def from_good(self) -> tuple[ClientUrl, ...]:
+        """Return the URLs, the good one first."""
+        return self.urls[self.good :] + self.urls[: self.good]
+
 
 class ConnectAttempts:
     """The attempts of one link, in rounds: each URL once, at once, and then a pause.

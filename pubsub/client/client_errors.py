@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pubsub.errors import InvalidTopicName, PubSubError
@@ -72,9 +72,31 @@ class NotExpressible(ClientError):
 
 
 class HistoryNeeded(ClientError):
-    """``start`` was given, and neither the wire nor an HTTP API of the client has a history."""
+    """The request needs a history, and neither the wire nor an HTTP API of the client has one."""
 
     reason = "history-needed"
+
+
+class RequestRefused(ClientError):
+    """The HTTP API refused a request. ``code`` is for programs, ``details`` the whole reply."""
+
+    reason = "request-refused"
+
+    def __init__(self, text: str, status: int, details: Mapping[str, Any]) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = str(details.get("error", ""))
+        self.details = details
+
+
+class ReaderHeld(ClientError):
+    """Another program holds the name of the reader, for ``seconds`` unless it renews that."""
+
+    reason = "reader-in-use"
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds
 
 
 class Unconfirmable(ClientError):

@@ -76,17 +76,38 @@ class ClientLinks:
         self._reading.append(driver)
         return driver
 
+    @property
+    def proved(self) -> bool:
+        """True if the broker was reached: later failures are repeated."""
+        return any(one.link.proved for one in self._drivers())
+
     def wire_for(self, start: int | None) -> tuple[ClientWire, BrokerUrls]:
         """Return the wire that can begin at ``start``: the client's own, or that of the API."""
         options = self._options
         own = options.wire
         if start is None or own.traits.history:
             return own, self._brokers
+        return self._api_wire(f"{own.name} has no history; for start=")
+
+    def api_wire(self, use: str) -> tuple[ClientWire, BrokerUrls]:
+        """Return the wire of the API, also if that is the client's own.
+
+        Raises HistoryNeeded, which names the ``use``.
+        """
+        if self._options.wire.name == "http":
+            return self._options.wire, self._brokers
+        wire, brokers = self._api_wire(f"for {use}")
+        if wire.name != "http":
+            raise HistoryNeeded(f"{use} is not for {wire.name}; api= is a URL of the HTTP API")
+        return wire, brokers
+
+    def _api_wire(self, why: str) -> tuple[ClientWire, BrokerUrls]:
+        options = self._options
         targets = options.api_urls()
         if not targets:
             raise HistoryNeeded(
-                f"{own.name} has no history; for start= name the broker's HTTP API with "
-                "api= or PUBSUB_API, such as http://127.0.0.1:7080"
+                f"{why} name the broker's HTTP API with api= or PUBSUB_API, such as "
+                "http://127.0.0.1:7080"
             )
         wire = targets[0].wire((options.client_id or "").encode(), options.token_text())
         if not wire.traits.history:
@@ -112,8 +133,7 @@ class ClientLinks:
 
     def start(self, driver: LinkDriver) -> None:
         """Connect, unless that has begun."""
-        if any(one.link.proved for one in self._drivers()):
-            # The broker was reached: later failures are repeated.
+        if self.proved:
             driver.link.proved = True
         driver.link.start(driver.now())
 

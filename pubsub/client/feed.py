@@ -51,6 +51,11 @@ class Feed:
         self._last_offset: int | None = None
         self._last_timestamp: int | None = None
 
+    def begin(self, interests: Sequence[Interest]) -> None:
+        """Have other interests than those of the start: where these begin was not known yet."""
+        self.interests = tuple(interests)
+        self._missing = set(interests)
+
     # For the link
 
     def put(self, batch: MessageBatch | MixedBatch) -> None:

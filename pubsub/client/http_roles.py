@@ -315,6 +315,7 @@ class HttpSubscriber(HttpConnection):
         if name in self._interests or self._covers(name):
             offset = None if messages.offsets is None else messages.offsets[-1]
             self._passed(name, offset, messages.timestamps)
+            messages.epoch = self.epoch
             events.append(messages)
 
     def _passed(self, name: str, offset: int | None, timestamps: Sequence[int] | None) -> None:

@@ -49,6 +49,8 @@ class HttpSession:
         if interest in self._times:
             time = self._times[interest]
             return {} if time is None else {"timestamp": time + 1}
+        if interest.position is not None:
+            return {"position": interest.position}
         return {} if interest.start is None else {"start": interest.start}
 
     def passed(self, interest: Interest, position: str, timestamp: int | None) -> None:

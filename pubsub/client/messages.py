@@ -65,6 +65,11 @@ class MessageBatch:
         return self._event.offsets
 
     @property
+    def epoch(self) -> str | None:
+        """The epoch of the history to which the offsets belong, or None."""
+        return self._event.epoch
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all payloads."""
         return self._event.columns.nbytes

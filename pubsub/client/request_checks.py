@@ -180,3 +180,27 @@ def check_durability(wire: ClientWire, topic: str, durability: str | None) -> No
             "confirms only that a message was handled; use nsd, rheos or http, or "
             "confirm=Level.HANDLED"
         )
+
+
+def check_reader(reader: str, interests: Sequence[Interest]) -> None:
+    """Raise TypeError, or NotExpressible if there is no such reader of ``interests``."""
+    if not isinstance(reader, str):
+        raise TypeError(f"the name of a reader must be str, not {_kind(reader)}")
+    try:
+        size = len(reader.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= _MAX_NAME:
+        raise NotExpressible(f"the name of a reader is 1 to {_MAX_NAME} bytes of UTF-8")
+    if len(interests) > 1 or interests[0].prefix:
+        # The order of the messages of several topics may be another one after a reconnection, so
+        # that one position would not tell those that are missing.
+        raise NotExpressible("a reader has one topic: subscribe to each with a reader of its own")
+
+
+def check_count(count: int) -> None:
+    """Raise TypeError, or NotExpressible if it is not a number of messages."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"count must be an int, not {_kind(count)}")
+    if count < 1:
+        raise NotExpressible("count must be 1 or more")

@@ -83,6 +83,10 @@ class Runtime(ABC):
     def waiter(self) -> Waiter:
         """Return a new waiter."""
 
+    @abstractmethod
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, for which nothing waits."""
+
     async def wait_for(self, ticket: Ticket[Any]) -> None:
         """Return when ``ticket`` is done. Several may wait for one."""
         if not ticket.done:

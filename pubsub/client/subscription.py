@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
-from pubsub.client.client_errors import ClientError
+from pubsub.client.client_errors import ClientError, NotExpressible
 from pubsub.client.feed import Feed
 from pubsub.client.messages import BATCHES, Message, MessageBatch, MixedBatch
 from pubsub.client.notices import Notice
+from pubsub.client.reader_session import ReaderPosition, ReaderSession, TakenMessages
 from pubsub.client.runtime import Runtime, Waiter
 
 if TYPE_CHECKING:
@@ -30,13 +31,21 @@ class Subscription(Generic[NoticeItem]):
     With ``events=True`` both also give notices (``pubsub.client.notices``) between the messages
     that they concern. As a context manager it ends with its block, and otherwise with ``close`` or
     when nothing references it any more. One coroutine may iterate; several may wait in
-    ``next_item``, and each item is given to one of them.
+    ``next_item``, and each item is given to one of them. That of a reader has ``commit``.
     """
 
-    def __init__(self, runtime: Runtime, feed: Feed, leave: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        feed: Feed,
+        leave: Callable[[], None],
+        reader: ReaderSession | None = None,
+    ) -> None:
         self._runtime = runtime
         self._feed = feed
         self._leave = leave
+        self._reader = reader
+        self.taken = TakenMessages(reader is not None)
         self._waiters = _FeedWaiters()
         self._current: Iterator[Message] = iter(())
         # The rest of messages that arrived together, for `next_item` and `batches`.
@@ -71,7 +80,7 @@ class Subscription(Generic[NoticeItem]):
             if item is None:
                 return
             if isinstance(item, BATCHES):
-                self._current = iter(item)
+                self._current = self.taken.each_of(item)
             else:
                 yield item
 
@@ -79,12 +88,12 @@ class Subscription(Generic[NoticeItem]):
         for message in self._current:
             return message
         while True:
-            item = await self.next_whole()
+            item = await self.next_untaken()
             if item is None:
                 raise StopAsyncIteration
             if not isinstance(item, BATCHES):
                 return item
-            self._current = iter(item)
+            self._current = self.taken.each_of(item)
             for message in self._current:
                 return message
 
@@ -97,6 +106,7 @@ class Subscription(Generic[NoticeItem]):
                 await self._changed(new_waiter())
             if item is None:
                 return
+            self.taken.add(item)
             yield item
 
     async def accepted(self) -> None:
@@ -114,15 +124,37 @@ class Subscription(Generic[NoticeItem]):
         """
         if (item := self._get_part()) is None:
             item = await self._await_item(self._get_part, seconds)
+        self.taken.add(item)
         return item
 
     async def next_whole(
         self, seconds: float | None = None
     ) -> MessageBatch | MixedBatch | NoticeItem | None:
         """As ``next_item``; messages of several topics that arrived together are one item."""
+        item = await self.next_untaken(seconds)
+        self.taken.add(item)
+        return item
+
+    async def next_untaken(
+        self, seconds: float | None = None
+    ) -> MessageBatch | MixedBatch | NoticeItem | None:
+        """As ``next_whole``, for a caller that adds its messages to ``taken``."""
         if (item := self._get()) is None:
             item = await self._await_item(self._get, seconds)
         return item
+
+    async def commit(self) -> None:
+        """Store the position of the reader behind the last message that the program has taken.
+
+        Returns when it is on disk. The messages before it do not come again. Raises ClientError.
+        """
+        await self.commit_at(self.taken.position)
+
+    async def commit_at(self, position: ReaderPosition | None) -> None:
+        """As ``commit``, of a position that ``taken`` had."""
+        if self._reader is None:
+            raise NotExpressible("the subscription has no reader; subscribe with reader=")
+        await self._reader.commit(position)
 
     async def _await_item(
         self, get: Callable[[], _Item | None], seconds: float | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from socket import gaierror
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ class TwistedRuntime(Runtime):
     def waiter(self) -> _TwistedWaiter:
         """See ``Runtime``."""
         return _TwistedWaiter(self._reactor)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """See ``Runtime``."""
+        Deferred.fromCoroutine(work)
 
     def at_end(self, end: Ending) -> Cancel:
         """See ``Runtime``."""

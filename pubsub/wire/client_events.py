@@ -34,12 +34,13 @@ class Interest:
     """A subscription: to the topic ``name``, or to all topics whose names begin with ``name``.
 
     ``start`` is the offset of the first message that is wanted, None for those that are published
-    from now on.
+    from now on. ``position`` stands in its place, as ``epoch:offset``.
     """
 
     name: str
     prefix: bool = False
     start: int | None = None
+    position: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Messages:
 
     Everything but the payloads is None if the wire does not show it. ``timestamp`` is that of all
     messages, in µs since the Unix epoch; ``timestamps``, ``offsets``, ``senders`` and ``headers``
-    have one entry for each message.
+    have one entry for each message. The offsets belong to ``epoch``.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class Messages:
     offsets: Sequence[int] | None = None
     senders: Sequence[bytes] | None = None
     headers: Sequence[Mapping[str, bytes]] | None = None
+    epoch: str | None = None
 
 
 @dataclass(slots=True)

@@ -45,6 +45,9 @@ class _Blocking:
     async def publish_many(self, *args: Any, **options: Any) -> Any:
         return self._client.publish_many(*args, **options)
 
+    async def last(self, *args: Any, **options: Any) -> Any:
+        return self._client.last(*args, **options)
+
     async def flush(self) -> None:
         self._client.flush()
 
@@ -76,6 +79,9 @@ class _BlockingSubscription:
 
     async def next_item(self) -> Any:
         return self._inner.next_item(SECONDS)
+
+    async def commit(self) -> None:
+        self._inner.commit()
 
 
 def run(shell: str, scenario: Scenario[_Result]) -> _Result:

@@ -117,6 +117,9 @@ class MemoryRuntime(Runtime):
     def waiter(self) -> Any:
         return self._shell.waiter()
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._shell.spawn(work)
+
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         def arrive() -> None:
             if self.down:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -59,6 +60,9 @@ class MadeUpRuntime(Runtime):
         raise NotImplementedError
 
     def waiter(self) -> Waiter:
+        raise NotImplementedError
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         raise NotImplementedError
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:

@@ -1,0 +1,130 @@
+"""The calls of a client that use the history over the HTTP API: last messages, and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from pubsub.client.api_requests import ApiRequests
+from pubsub.client.broker_urls import BrokerUrls
+from pubsub.client.client_errors import ClientError, ConnectFailed
+from pubsub.client.client_links import ClientLinks
+from pubsub.client.client_options import ClientOptions
+from pubsub.client.client_url import ClientUrl
+from pubsub.client.feed import Feed
+from pubsub.client.messages import Message
+from pubsub.client.notices import Notice
+from pubsub.client.reader_session import ReaderSession
+from pubsub.client.request_checks import (
+    check_count,
+    check_reader,
+    check_subscription,
+    check_topic,
+    interests_of,
+)
+from pubsub.client.runtime import Runtime
+from pubsub.client.subscribing_link import SubscribingLink
+from pubsub.client.subscription import Subscription
+from pubsub.wire.client_events import Interest
+
+
+class HistoryCalls:
+    """``sessions`` are those of the readers of a client."""
+
+    def __init__(self, runtime: Runtime, options: ClientOptions, links: ClientLinks) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._links = links
+        self._sessions: dict[ReaderSession, None] = {}
+
+    async def last(self, topic: str, count: int) -> list[Message]:
+        """See ``Client``."""
+        check_count(count)
+        wire, brokers = self._links.api_wire("last")
+        check_topic(wire, topic)
+        query = (("last", count), ("topic", topic), ("format", "jsonl"), ("headers", 1))
+        *others, last = brokers.from_good()
+        for target in others:
+            api = self._api(target, self._options.timing.connect)
+            with suppress(ConnectFailed):
+                return api.messages_of(await api.call("GET", "/v1/history", query))
+        api = self._api(last, self._options.timeout)
+        return api.messages_of(await api.call("GET", "/v1/history", query))
+
+    def subscribe(
+        self,
+        reader: str,
+        topics: Sequence[str],
+        prefixes: Sequence[str],
+        start: int | None,
+        events: bool,
+    ) -> Subscription[Notice]:
+        """Subscribe at the position of ``reader``; see ``Client``."""
+        wire, brokers = self._links.api_wire("reader=")
+        # Positions and leases are those of one broker.
+        target = brokers.from_good()[0]
+        interests = interests_of(topics, prefixes, start)
+        check_reader(reader, interests)
+        check_subscription(wire, topics, prefixes, start)
+        options = self._options
+        feed = Feed(interests, options.feed_bytes, events)
+        driver = self._links.reader(wire, BrokerUrls([target]))
+        link = driver.link
+        assert isinstance(link, SubscribingLink)
+        feed.on_room = driver.step_soon
+
+        def begin(position: str) -> None:
+            feed.begin([Interest(one.name, position=position) for one in interests])
+            link.add(feed, driver.now())
+            self._links.start(driver)
+            driver.step()
+
+        def fail(error: ClientError) -> None:
+            feed.end(error)
+            self._links.leave(driver, feed)
+
+        session = self._session(target, reader, start, begin, fail)
+
+        def leave() -> None:
+            session.close()
+            self._links.leave(driver, feed)
+            # One that has not begun is in no link.
+            feed.end(None)
+
+        return Subscription(self._runtime, feed, leave, session)
+
+    def _session(
+        self,
+        target: ClientUrl,
+        reader: str,
+        start: int | None,
+        begin: Callable[[str], None],
+        fail: Callable[[ClientError], None],
+    ) -> ReaderSession:
+        options = self._options
+        api = self._api(target, min(options.timeout, options.timing.connect))
+        session = ReaderSession(
+            self._runtime, api, reader, start, begin, fail, lambda: self._links.proved,
+            options.timing, options.timeout,
+        )  # fmt: skip
+        self._sessions[session] = None
+        session.gone.when_done(lambda: self._sessions.pop(session, None))
+        self._runtime.spawn(session.run())
+        return session
+
+    def _api(self, target: ClientUrl, seconds: float) -> ApiRequests:
+        return ApiRequests(self._runtime, target, self._options.tls, self._token, seconds)
+
+    def _token(self) -> str | None:
+        """Return the token, that of the file if it comes from one."""
+        if self._options.token is not None:
+            self._options.token.renew()
+        return self._options.token_text()
+
+    async def close(self) -> None:
+        """Release the readers."""
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.close()
+        for session in sessions:
+            await self._runtime.wait_for(session.gone)
