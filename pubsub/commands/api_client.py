@@ -133,6 +133,14 @@ class Api:
             if response.length:
                 raise self._cut_off(f"{response.length} bytes are missing")
 
+    def start_of(self, path: str, query: Mapping[str, object]) -> int:
+        """Return the offset at which a reply with messages begins; these are not read."""
+        with self._request("GET", path, query) as response:
+            try:
+                return int(response.headers["Pubsub-Start"])
+            except (TypeError, ValueError):
+                raise self._foreign("it has no Pubsub-Start") from None
+
     def bounds(self, timestamp: int | None = None) -> dict[str, Any]:
         """Return ``first``, ``next`` and, with ``timestamp`` in µs, ``offset``."""
         found: dict[str, Any] = self.get(

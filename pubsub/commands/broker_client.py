@@ -99,7 +99,11 @@ def advice(where: Destination) -> Iterator[None]:
 
 
 def subscribe(
-    client: Client, topics: Sequence[str], start: int | None, events: bool = False
+    client: Client,
+    topics: Sequence[str],
+    start: int | None,
+    events: bool = False,
+    reader: str | None = None,
 ) -> Subscription[Notice]:
     """Subscribe to ``topics``; one that ends in ``*`` stands for all names with this prefix.
 
@@ -110,9 +114,9 @@ def subscribe(
     if prefixes and start is not None:
         raise CommandError(
             f"{prefixes[0]}* is a prefix, and the history is read by topic only; name "
-            "the topics, or subscribe without --from"
+            "the topics, or subscribe without --from and --last"
         )
-    return client.subscribe(*names, prefixes=prefixes, start=start, events=events)
+    return client.subscribe(*names, prefixes=prefixes, start=start, events=events, reader=reader)
 
 
 def find_offset(where: Destination, start: StartPosition) -> int | None:
@@ -127,3 +131,14 @@ def find_offset(where: Destination, start: StartPosition) -> int | None:
     from pubsub.commands.api_client import Api
 
     return offset_of(start, Api(where).bounds, time.time())
+
+
+def start_of_last(where: Destination, topics: Sequence[str], number: int) -> int:
+    """Return the offset of the first of the last ``number`` messages of ``topics``.
+
+    It is the end of the history if there is none. Raises RequestFailed, ConfigurationError.
+    """
+    from pubsub.commands.api_client import Api
+
+    query = {"last": number, "topic": list(topics), "format": "jsonl"}
+    return Api(where).start_of("/v1/history", query)

@@ -97,6 +97,15 @@ class Output:
         if full and not self.ended.is_set():
             await self._room.wait()
 
+    async def flush(self) -> None:
+        """Return when everything is written, or ``ended`` is set."""
+        while not self.ended.is_set():
+            with self._lock:
+                if not self._nbytes:
+                    return
+                self._room.clear()
+            await self._room.wait()
+
     def _wake(self) -> None:
         os.write(self._wake_write, b".")
 

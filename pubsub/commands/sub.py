@@ -34,6 +34,8 @@ class SubscribePlan:
     count: int | None
     timeout: float | None
     quiet: bool
+    last: int | None = None
+    reader: str | None = None
 
 
 def format_options(command: Any) -> Any:
@@ -56,6 +58,12 @@ def format_options(command: Any) -> Any:
     "--from", "start", type=PositionType(), default=LATEST,
     help="Where to begin: in the history, or with what is published from now on (latest).",
 )  # fmt: skip
+@click.option("--last", type=WholeNumber(1), metavar="N", help="Begin with the last N messages.")
+@click.option(
+    "--reader", metavar="NAME",
+    help="Continue behind the messages that were printed with this name; --from and --last are for "
+    "the first time.",
+)  # fmt: skip
 @click.option(
     "--timeout", "-W", type=PositiveNumber(), metavar="SECONDS",
     help="End after this time, with exit code 124.",
@@ -65,17 +73,21 @@ def format_options(command: Any) -> Any:
 @click.pass_context
 def sub(
     context: click.Context, /, topics: tuple[str, ...], format_name: str, verbose: bool,
-    count: int | None, start: StartPosition, timeout: float | None, quiet: bool,
+    count: int | None, start: StartPosition, last: int | None, reader: str | None,
+    timeout: float | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Print the messages of each TOPIC as they come.
 
     \b
     pubsub sub cafe/7
     pubsub sub cafe/7 bob --from earliest --format json
+    pubsub sub cafe/7 --last 10
     pubsub sub 'sensors/*'
     """
+    if last is not None and not start.latest:
+        raise click.UsageError("give either --from or --last", context)
     formatter = choose(format_name, verbose, sys.stdout.isatty())
-    subscription = SubscribePlan(topics, start, formatter, count, timeout, quiet)
+    subscription = SubscribePlan(topics, start, formatter, count, timeout, quiet, last, reader)
     if not quiet:
         report_patterns(topics, have_prefixes=True)
     from pubsub.commands.broker_client import run
@@ -129,23 +141,36 @@ async def _print(
 ) -> None:
     """Print messages; ``accepted`` is set once the broker has accepted the subscription."""
     from pubsub.client.messages import BATCHES
-    from pubsub.commands.broker_client import find_offset
     from pubsub.commands.broker_client import subscribe as begin
     from pubsub.commands.daemon_work import in_daemon_thread
 
-    start = await in_daemon_thread(lambda: find_offset(where, wanted.start))
+    start = await in_daemon_thread(lambda: _first_offset(where, wanted))
     left = wanted.count
-    async with begin(client, wanted.topics, start) as subscription:
+    async with begin(client, wanted.topics, start, reader=wanted.reader) as subscription:
         accepted.set()
-        while (batch := await subscription.next_whole()) is not None:
+        while (batch := await subscription.next_untaken()) is not None:
             assert isinstance(batch, BATCHES)
-            messages = islice(batch, left)
+            messages = islice(subscription.taken.each_of(batch), left)
             shown = [wanted.format(message) for message in messages]
             await output.write(b"".join(shown))
+            if wanted.reader is not None:
+                await output.flush()
+                if output.ended.is_set():
+                    return
+                await subscription.commit()
             if left is not None:
                 left -= len(shown)
                 if not left:
                     return
+
+
+def _first_offset(where: Destination, wanted: SubscribePlan) -> int | None:
+    """Return the offset at which the subscription begins, None for new messages only."""
+    from pubsub.commands.broker_client import find_offset, start_of_last
+
+    if wanted.last is not None:
+        return start_of_last(where, wanted.topics, wanted.last)
+    return find_offset(where, wanted.start)
 
 
 COMMAND = sub

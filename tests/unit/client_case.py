@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from pubsub.client import Level, MessageBatch, NotExpressible
+from pubsub.client import Level, Message, MessageBatch, NotExpressible
 from pubsub.commands import api_client, broker_client
 from pubsub.commands.command import main
 from pubsub.kernel import Columns
@@ -38,6 +38,9 @@ class FakeClient:
         self.errors: dict[int, Exception] = {}
         self.notices: list[Any] = []
         self.starts: list[int | None] = []
+        self.readers: list[str | None] = []
+        self.commits: list[int] = []
+        """The numbers of messages that were taken before each commit."""
         self.most = 1000
         self.flushed = 0
         self.drops = 0
@@ -76,22 +79,35 @@ class FakeClient:
             queue.put_nowait(batch)
 
     def subscribe(
-        self, *topics: str, prefixes: Sequence[str], start: int | None, events: bool
+        self,
+        *topics: str,
+        prefixes: Sequence[str],
+        start: int | None,
+        events: bool,
+        reader: str | None = None,
     ) -> FakeSubscription:
         """See Client."""
         self.starts.append(start)
+        self.readers.append(reader)
         self.topics, self.prefixes = topics, prefixes
         queue: asyncio.Queue[MessageBatch] = asyncio.Queue()
         for batch in self.stored:
             queue.put_nowait(batch)
         self.queues.append(queue)
-        return FakeSubscription(queue, self.ends, self.noise)
+        return FakeSubscription(queue, self.ends, self.noise, self.commits)
 
 
 class FakeSubscription:
     def __init__(
-        self, queue: asyncio.Queue[MessageBatch], ends: bool, noise: list[MessageBatch]
+        self,
+        queue: asyncio.Queue[MessageBatch],
+        ends: bool,
+        noise: list[MessageBatch],
+        commits: list[int],
     ) -> None:
+        self._commits = commits
+        self._taken = 0
+        self.taken = self
         self._queue = queue
         self._ends = ends
         self._noise = noise
@@ -107,6 +123,16 @@ class FakeSubscription:
             return self._noise.pop()
         return None if self._ends and self._queue.empty() else await self._queue.get()
 
+    next_untaken = next_whole
+
+    def each_of(self, batch: MessageBatch) -> Iterator[Message]:
+        for message in batch:
+            self._taken += 1
+            yield message
+
+    async def commit(self) -> None:
+        self._commits.append(self._taken)
+
     async def batches(self) -> AsyncIterator[MessageBatch]:
         while (batch := await self.next_whole()) is not None:
             yield batch
@@ -118,6 +144,8 @@ class FakeApi:
     def __init__(self) -> None:
         self.messages: list[tuple[str, bytes]] = []
         self.requests: list[tuple[str, str]] = []
+        self.starts_at: int | None = None
+        """The offset at which replies with messages begin, if they show it."""
         self.cut: int | None = None
         """The bytes of the next reply that arrive, and of the reply after it."""
         self.then_cut: int | None = None
@@ -140,7 +168,8 @@ class FakeApi:
         length = len(body)
         if self.cut is not None and parts.path == "/v1/history":
             body, self.cut, self.then_cut = body[: self.cut], self.then_cut, None
-        head = f"HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n".encode()
+        start = "" if self.starts_at is None else f"Pubsub-Start: {self.starts_at}\r\n"
+        head = f"HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n{start}\r\n".encode()
         found = HTTPResponse(FakeSocket(head + body))  # type: ignore[arg-type]
         found.begin()
         return found

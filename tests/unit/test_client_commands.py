@@ -187,6 +187,36 @@ class SubTests(ClientCase):
         assert self.run_it("sub", "a", "b", "-vn3", *CAFE) == (0, "a 1\na 2\nb 3\n", "")
         assert self.run_it("sub", "a", "-n3", "-Fraw", *CAFE) == (0, "123", "")
 
+    def test_the_last_messages_first(self) -> None:
+        self.api.starts_at = 3
+        assert self.run_it("sub", "a", "b", "--last", "2", "-n1", *CAFE) == (0, "1\n", "")
+        assert self.client.starts == [3]
+        (_, target), *_ = self.api.requests
+        query = parse_qs(urlsplit(target).query)
+        assert query == {"last": ["2"], "topic": ["a", "b"], "format": ["jsonl"]}
+
+    def test_the_last_messages_of_another_server(self) -> None:
+        code, out, err = self.run_it("sub", "a", "--last", "2", *CAFE)
+        assert (code, out) == (1, "")
+        assert "the reply is not one of a broker: it has no Pubsub-Start" in err
+
+    def test_last_and_from_exclude_each_other(self) -> None:
+        code, _, err = self.run_it("sub", "a", "--last", "2", "--from", "earliest", *CAFE)
+        assert code == 2
+        assert "give either --from or --last" in err
+
+    def test_a_reader_commits_behind_what_is_printed(self) -> None:
+        assert self.run_it("sub", "a", "--reader", "billing", "-n3", *CAFE)[:2] == (0, "1\n2\n3\n")
+        assert self.run_it("sub", "a", "--reader", "billing", "-n1", *CAFE)[:2] == (0, "1\n")
+        assert self.client.readers == ["billing"] * 2
+        # A batch of two messages, another of one; then one message of the first batch.
+        assert self.client.commits == [2, 3, 1]
+
+    def test_a_reader_does_not_commit_what_cannot_be_written(self) -> None:
+        with self.stdout(Path("/dev/full")), redirect_stderr(io.StringIO()):
+            assert main(["sub", "a", "--reader", "billing", *CAFE]) == 1
+        assert self.client.commits == []
+
     def test_output_that_fails_at_the_end(self) -> None:
         """The last message is written after the subscription has ended."""
         err, wake = io.StringIO(), Output._wake
@@ -219,7 +249,7 @@ class SubTests(ClientCase):
         err = self.one_line("sub", "b/*", "--from=earliest", *spot)
         assert err == (
             "pubsub: b/* is a prefix, and the history is read by topic only; name the "
-            "topics, or subscribe without --from\n"
+            "topics, or subscribe without --from and --last\n"
         )
         assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
         assert "'x' is not a valid number;" in self.usage("sub", "a", "--timeout", "x", *CAFE)
