@@ -59,7 +59,7 @@ class ReaderLeases:
             self._make_room(reader[0])
         elif lease.holder != holder:
             left = round(lease.end - self._clock.seconds(), 3)
-            message = f"another query holds the reader {reader[1]!r}"
+            message = f"another program holds the reader {reader[1]!r}"
             raise ApiError(CONFLICT, "reader-in-use", message, seconds=left)
         self._leases[reader] = _Lease(holder, self._clock.seconds() + LEASE_SECONDS)
         self._leases.move_to_end(reader)
