@@ -1,0 +1,161 @@
+"""Last messages and readers, with a broker in this process, over loopback connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from pubsub import client as asyncio_client
+from pubsub.client import (
+    ClientClosed,
+    HistoryNeeded,
+    Message,
+    MessageBatch,
+    NotExpressible,
+    ReaderHeld,
+    RequestRefused,
+    SubscriptionRefused,
+    blocking,
+)
+from pubsub.client import twisted as twisted_client
+from pubsub.testing import start_broker
+
+Scenario = Callable[[Callable[..., Any]], Coroutine[Any, Any, Any]]
+SECONDS = 60.0
+
+
+async def in_both(scenario: Scenario) -> None:
+    """Run ``scenario`` with the client on Twisted and with that on asyncio."""
+    await ensureDeferred(scenario(twisted_client.connect))
+
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(scenario(asyncio_client.connect), SECONDS))
+
+    await deferToThread(run)
+
+
+class LastMessageTests(TestCase):
+    """Client.last"""
+
+    async def test_the_last_messages(self) -> None:
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("nsd"), api=broker.url("http")) as client:
+                await client.publish_many("t", ["a", "b", "c"], confirm=True)
+                assert [one.payload for one in await client.last("t", count=2)] == [b"b", b"c"]
+                assert await client.last("empty") == []
+                with pytest.raises(RequestRefused, match="at most 1000"):
+                    await client.last("t", count=2000)
+                with pytest.raises(TypeError):
+                    await client.last("t", count=True)
+                with pytest.raises(NotExpressible):
+                    await client.last("t", count=0)
+
+        await in_both(scenario)
+
+    async def test_another_api(self) -> None:
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("cafe"), api=broker.url("nsd")) as client:
+                with pytest.raises(HistoryNeeded, match="last is not for nsd"):
+                    await client.last("cafe/7")
+            async with connect(broker.url("cafe"), api="") as client:
+                with pytest.raises(HistoryNeeded, match="for last name"):
+                    await client.last("cafe/7")
+
+        await in_both(scenario)
+
+
+class ReaderTests(TestCase):
+    """Client.subscribe with reader="""
+
+    async def test_a_reader_continues_behind_its_commit(self) -> None:
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            name = connect.__module__
+            async with connect(broker.url("http")) as client:
+                async with client.subscribe("t", reader=name) as messages:
+                    await client.publish_many("t", ["a", "b", "c", "d"], confirm=True)
+                    async for message in messages:
+                        if message.payload == b"a":
+                            break
+                    await messages.commit()
+                async with client.subscribe("t", reader=name) as messages:
+                    assert (await anext(messages)).payload == b"b"
+                    await messages.commit()
+                async with client.subscribe("t", reader=name) as messages:
+                    async for batch in messages.batches():
+                        assert batch.payloads == [b"c", b"d"]
+                        break
+                    await messages.commit()
+                with pytest.raises(ClientClosed):
+                    await messages.commit()
+                async with client.subscribe("t", reader=name) as messages:
+                    await client.publish("t", "e", confirm=True)
+                    batch = await messages.next_whole()
+                    assert batch.payloads == [b"e"]
+
+        await in_both(scenario)
+
+    async def test_mistakes(self) -> None:
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("http")) as client:
+                for topics, more in ((("a", "b"), {}), (("a",), {"reader": ""})):
+                    with pytest.raises(NotExpressible):
+                        client.subscribe(*topics, **{"reader": "r", **more})
+                with pytest.raises(TypeError):
+                    client.subscribe("a", reader=7)
+                with pytest.raises(SubscriptionRefused, match="the history ends at"):
+                    async with client.subscribe("a", reader="r", start=10**6):
+                        pass
+                async with client.subscribe("a") as messages:
+                    with pytest.raises(NotExpressible, match="has no reader"):
+                        await messages.commit()
+
+        await in_both(scenario)
+
+    async def test_a_name_that_is_held(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            with blocking.connect(broker.url("http")) as client:
+                with client.subscribe("a", reader="r"), pytest.raises(ReaderHeld):
+                    client.subscribe("a", reader="r")
+                client.subscribe("a", reader="r").close()
+
+        await deferToThread(work)
+
+    async def test_without_an_event_loop(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            with blocking.connect(broker.url("http")) as client:
+                client.publish_many("t", ["a", "b", "c", "d"], confirm=True)
+                assert [one.payload for one in client.last("t", 2)] == [b"c", b"d"]
+                with client.subscribe("t", reader="r", start=0) as messages:
+                    message = messages.next(SECONDS)
+                    assert isinstance(message, Message)
+                    assert message.payload == b"a"
+                    messages.commit()
+                with client.subscribe("t", reader="r") as messages:
+                    for one in messages:
+                        assert one.payload == b"b"
+                        break
+                    messages.commit()
+                with client.subscribe("t", reader="r") as messages:
+                    batch = messages.next_item(SECONDS)
+                    assert isinstance(batch, MessageBatch)
+                    assert batch.payloads == [b"c", b"d"]
+
+        await deferToThread(work)
