@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from pubsub.client import (
 from tests.integration.broker import HOST, Broker, Start, listen
 from tests.integration.client_shells import SHELLS, Connect, collect, run
 from tests.integration.cluster import free_port
+from tests.integration.nats_server import NatsServer
+from tests.integration.places import Place, settle
+from tests.waiting import until
 
 shells = pytest.mark.parametrize("shell", SHELLS)
 
@@ -284,3 +288,47 @@ def test_access(start: Start) -> None:
                     pass
 
     run("asyncio", scenario)
+
+
+def test_a_reader_continues_at_another_broker(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    """With a shared history, some messages may come again, and none is missing."""
+    here, there = (Place(start, server.url, tmp_path / name) for name in ("here", "there"))
+    settle(here, there)
+
+    async def first(connect: Connect) -> None:
+        async with (
+            connect(url(here.broker)) as client,
+            client.subscribe("orders", reader="billing") as messages,
+        ):
+            await client.publish_many("orders", [b"%d" % n for n in range(10)], confirm=True)
+            await collect(messages, 5)
+            await messages.commit()
+
+    async def second(connect: Connect) -> None:
+        async with connect(url(there.broker)) as client:
+            assert values(await client.last("orders", count=2)) == [b"8", b"9"]
+            async with client.subscribe("orders", reader="billing") as messages:
+                found = [int((await anext(messages)).payload)]
+                while found[-1] < 9:
+                    found += [int(one.payload) for one in await collect(messages, 1)]
+                await messages.commit()
+        assert found == list(range(found[0], 10))
+        assert found[0] <= 5
+
+    def is_known() -> bool:
+        try:
+            return bool(json.loads(there.get("/v1/readers/billing"))["position"])
+        except urllib.error.HTTPError:
+            return False
+
+    def has_all() -> bool:
+        lines = there.get("/v1/history?last=10&topic=orders&format=jsonl").splitlines()
+        return len(lines) == 10
+
+    run("asyncio", first)
+    until(is_known, "the position of the reader")
+    until(has_all, "all messages")
+    here.broker.kill()
+    run("asyncio", second)
