@@ -250,6 +250,14 @@ class RangeTests(HouseCase):
         ):  # fmt: skip
             assert self.house.get(f"/v1/history?{query}").error == (400, "invalid-request"), query
 
+    def test_a_parameter_that_is_missing(self) -> None:
+        answer = self.house.get("/v1/history?format=jsonl")
+        detail = "the parameter start is missing; give a whole number, at least 0"
+        assert answer.json["detail"] == detail
+        assert self.house.post("/v1/history", {"topics": ["a"]}).json["detail"] == detail
+        answer = self.house.get("/v1/history?start=x")
+        assert answer.json["detail"] == "start: expected a whole number, at least 0"
+
     def test_invalid_parameters_in_json(self) -> None:
         for body in (
             b"", b"[]", b"{", b"[" * 10_000, {"start": True}, {"start": 1.5}, {"start": [0, 1]},

@@ -104,8 +104,10 @@ class Parameters:
         if isinstance(value, int) and value > MAX_NUMBER:
             raise invalid(f"{name}: expected {kind}, at most {MAX_NUMBER}")
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            other = word and f"{word} or "
-            raise invalid(f"{name}: expected {other}{kind}, at least {low}")
+            expected = f"{word and f'{word} or '}{kind}, at least {low}"
+            if name not in self:
+                raise invalid(f"the parameter {name} is missing; give {expected}")
+            raise invalid(f"{name}: expected {expected}")
         return value
 
     def is_word(self, name: str, word: str) -> bool:
@@ -127,6 +129,8 @@ class Parameters:
         value = self._single(name)
         if value is None and default is not None:
             return default
+        if name not in self:
+            raise invalid(f"the parameter {name} is missing; give text of 1 to {most} bytes")
         return check_name(name, value, most)
 
     def word(self, name: str, *words: str) -> str:
