@@ -13,17 +13,24 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def read_token(file: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the first line of ``file``, else ``PUBSUB_TOKEN``. Raises ConfigurationError, OSError.
+    """Return the first line of ``file``, else ``PUBSUB_TOKEN``. Raises ConfigurationError.
 
     The client library reads the same line.
     """
     if file is None:
         token = environment.get("PUBSUB_TOKEN", "").strip()
         return _checked(token, "PUBSUB_TOKEN") if token else None
-    token = read_text(file).strip().partition("\n")[0].strip()
+    token = _read("--token-file", file).strip().partition("\n")[0].strip()
     if not token:
         raise ConfigurationError(f"{file}: the file is empty; write a token to it")
     return _checked(token, file)
+
+
+def _read(option: str, file: str) -> str:
+    try:
+        return read_text(file)
+    except OSError as error:
+        raise ConfigurationError(f"{option}: {file}: {error.strerror}") from None
 
 
 def _checked(token: str, place: str) -> str:
@@ -35,10 +42,10 @@ def _checked(token: str, place: str) -> str:
 def read_password(file: str | None, environment: Mapping[str, str]) -> str:
     """Return the first line of ``file``, else ``PUBSUB_PASSWORD``; empty if there is none.
 
-    Raises ConfigurationError, OSError.
+    Raises ConfigurationError.
     """
     if file is not None:
-        return read_text(file).partition("\n")[0].removesuffix("\r")
+        return _read("--password-file", file).partition("\n")[0].removesuffix("\r")
     password = environment.get("PUBSUB_PASSWORD", "")
     try:
         password.encode()

@@ -63,7 +63,7 @@ class Destination:
     def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Return the token of the file, else that of ``PUBSUB_TOKEN``.
 
-        Raises ConfigurationError, OSError.
+        Raises ConfigurationError.
         """
         return read_token(self.token_file, environment)
 
@@ -71,7 +71,7 @@ class Destination:
         """Return the URL with the user and the password, if there is a user.
 
         It is for the client library alone, which shows neither. The password is that of the file,
-        else that of ``PUBSUB_PASSWORD``. Raises ConfigurationError, OSError.
+        else that of ``PUBSUB_PASSWORD``. Raises ConfigurationError.
         """
         if self.user is None:
             return self.url

@@ -63,6 +63,15 @@ class CredentialTests(CommandCase):
             line = self.one_line("context", "list")
         assert line.startswith(f"pubsub: {contexts}: not a file of contexts; ")
 
+    def test_the_option_of_a_file_that_is_missing_is_named(self) -> None:
+        file = str(self.directory / "none")
+        for option, command in (
+            ("--token-file", ("topics",)),
+            ("--password-file", ("pub", "cafe/7", "x", "--url=cafe://bob@127.0.0.1:1")),
+        ):
+            line = self.one_line(*command, option, file)
+            assert line == f"pubsub: {option}: {file}: No such file or directory\n"
+
     def test_no_token_is_made_of_what_is_no_text(self) -> None:
         secret = self.file("secret", b"s" * 40)
         make = ("token", "make", "--secret-file", secret)
