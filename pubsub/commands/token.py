@@ -130,10 +130,12 @@ def make(secret_file: str, algorithm: str, kid: str | None, **claims: Any) -> No
     """Make a token and print it."""
     given = _Claims(**claims).at(time.time())
     made = _encode(secret_file, algorithm, kid, given)
-    if "queue_key" not in given and not _WITH_KEY.isdisjoint(claims["permission"]):
+    permissions = set(claims["permission"])
+    # With any other permission it is for the HTTP API, where most topics need no key.
+    if "queue_key" not in given and permissions and permissions <= _WITH_KEY:
         click.echo(
-            "pubsub: the token has no queue key: it is of no use over fast, and opens no topic "
-            "that is closed by a key; --queue-key adds one",
+            "pubsub: the token has no queue key: over HTTP it needs one only for topics that are "
+            "closed by a key, but over fast always; --queue-key adds one",
             err=True,
         )
     if len(made) > MAX_TOKEN:
