@@ -288,7 +288,7 @@ class Reloader(Service):
         applied = self._live.apply(config)
         return applied.addCallbacks(
             lambda counts: log.info(
-                "reloaded: {kept} subscriptions stay, {removed} end",
+                "reloaded: subscriptions kept: {kept}, ended: {removed}",
                 kept=counts[0],
                 removed=counts[1],
             ),

@@ -177,7 +177,7 @@ class LogStore:
         self.atomic_commits.close()
         if not await self._commits.finish() and self.next_offset > self.committed:
             log.error(
-                "history: {count} messages could not be written and are lost: {reason}",
+                "history: messages could not be written and are lost: {count}; {reason}",
                 count=self.next_offset - self.committed,
                 reason=self._commits.failing,
             )

@@ -38,7 +38,7 @@ class _Tokens:
         """Have the broker deny a subject from now on."""
         self._denied.write_text(f"sub {subject}\n")
         os.kill(self._broker.pid, signal.SIGHUP)
-        self._broker.wait_line("reloaded: 0 subscriptions stay, 1 end")
+        self._broker.wait_line("reloaded: subscriptions kept: 0, ended: 1")
 
 
 @pytest.fixture

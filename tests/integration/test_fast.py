@@ -113,13 +113,13 @@ def test_sighup_adds_and_removes_secrets(start: Start, tmp_path: Path) -> None:
 
         configure("first", "second")
         os.kill(broker.pid, signal.SIGHUP)
-        broker.wait_line("reloaded: 1 subscriptions stay, 0 end")
+        broker.wait_line("reloaded: subscriptions kept: 1, ended: 0")
         two.send(subscribe(tokens["second"]))
         assert two.sync(tokens["second"]) == []
 
         configure("second")
         os.kill(broker.pid, signal.SIGHUP)
-        broker.wait_line("reloaded: 1 subscriptions stay, 1 end")
+        broker.wait_line("reloaded: subscriptions kept: 1, ended: 1")
         assert one.error() == ENDED
         one.send(publish(tokens["first"], b"x"))
         assert one.error() == (0x03, BAD_TOKEN)
@@ -149,7 +149,7 @@ def test_sighup_ends_denied_subscriptions(start: Start, secret: Path, tmp_path: 
         assert two.sync(bob) == []
         denied.write_text("sub ada\n")
         os.kill(broker.pid, signal.SIGHUP)
-        broker.wait_line("reloaded: 1 subscriptions stay, 1 end")
+        broker.wait_line("reloaded: subscriptions kept: 1, ended: 1")
         assert one.error() == ENDED
         one.send(publish(ada, b"x"))
         assert one.error() == (0x03, BAD_TOKEN)

@@ -71,7 +71,7 @@ def test_messages_refused_by_the_full_disk_of_the_host_are_not_acknowledged(
     def is_shared() -> bool:
         # The host refuses a new topic until it has asked the other broker for its topics.
         dealer.send(b"", b"\x01", TOPIC.encode(), b"the first")
-        return "hosts 1 more topics" in member.broker.output
+        return "hosts more topics: 1" in member.broker.output
 
     until(is_shared, "the topic of the host")
     limit_files(host.broker, 384 * 1024)

@@ -182,7 +182,7 @@ def test_every_panel_shows_something(start: Start, tmp_path: Path) -> None:
             f"--backplane={engine.url}",
             "--backplane-history=shared",
         )
-        broker.wait_line("keys of corp: 1 are used")
+        broker.wait_line("keys of corp that are used from now on: 1")
         broker.wait_line("backplane: connected to")
     with scraping(broker, tmp_path) as prometheus, traffic(broker):
         for panel in DASHBOARD["panels"]:

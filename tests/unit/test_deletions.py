@@ -320,7 +320,7 @@ class ExpiryTests(SynchronousTestCase):
         # A message, a reader, an identity that is subscribed, and a message that is not stored.
         assert house.names() == {"b", "loud", "ada", "stored"}
         assert "a" not in dict(house.store.items(TOPICS))
-        assert "1 unused topics have expired" in lines
+        assert "unused topics have expired: 1" in lines
         reader.stream.lose()
         house.advance(300)
         assert house.names() == {"ada", "stored"}
@@ -372,7 +372,7 @@ class ExpiryTests(SynchronousTestCase):
             client.send(nsd.get("ben"))
         # One polls, and one has a message on its channel.
         assert {key for key, _ in house.store.items(TABLE)} == {"ben", "cal"}
-        assert "nsd: 1 unused identities have expired" in lines
+        assert "nsd: unused identities have expired: 1" in lines
         assert house.names() == {"ada", "ben", "cal"}
         house.advance(500)
         assert {key for key, _ in house.store.items(TABLE)} == {"cal"}

@@ -66,7 +66,7 @@ class CrashTests(LeaseCase):
         assert third.names() == ["b"]
         assert there.figure("topics_released") + third.figure("topics_released") == 2
         (line,) = [line for line in lines if "has ended without closing" in line]
-        assert "2 of them are free" in line
+        assert "free now: 2" in line
 
     def test_a_broker_that_comes_later(self) -> None:
         here = self.start()

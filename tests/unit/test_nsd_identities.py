@@ -276,7 +276,8 @@ class LowerLimitTests(SynchronousTestCase):
     def test_the_others_have_no_topic_until_there_is_room(self) -> None:
         assert [topic.name for topic in self.topics if topic.name[0] != "$"] == ["ada"]
         assert [line for line in self.lines if line.startswith("nsd: ")] == [
-            "nsd: 2 channels have no topic (limit-reached: topics); raise max-topics or max-memory"
+            "nsd: channels without a topic: 2 (limit-reached: topics); raise max-topics or "
+            "max-memory"
         ]
         refused = refusal("LIMIT REACHED: topics")
         assert self.nsd.ask(wire.publish("cal", "refused")) == [refused]

@@ -152,7 +152,7 @@ class RuleTests(ReloadCase):
             "kept": 1,
             "removed": 1,
         }
-        assert "reloaded: 1 subscriptions stay, 1 end" in self.lines
+        assert "reloaded: subscriptions kept: 1, ended: 1" in self.lines
 
     def test_every_ended_subscription_has_its_own_error(self) -> None:
         clients = [self.client(hs_sub(b"\x01\x02\x03")) for _ in range(3)]
@@ -312,7 +312,7 @@ class AccessTableTests(ReloadCase):
         reader = self.client(hs_sub(b"\x01\x02"))
         self.table({"deny": "subscribe", "topics": "cafe/1"}, {"allow": "*"})
         assert reader.take() == error(8)
-        assert "reloaded: 1 subscriptions stay, 1 end" in self.lines
+        assert "reloaded: subscriptions kept: 1, ended: 1" in self.lines
         self.table({"deny": "subscribe", "network": "192.0.2.0/24"}, {"allow": "*"})
         assert reader.take() == error(8)
         del self.house.document["access"]

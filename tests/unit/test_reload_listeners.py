@@ -189,7 +189,7 @@ class RemovalTests(ListenerCase):
         assert len(self.broker.clients) == 1
         self.reactor.pump([1] * 2)
         assert len(self.broker.clients) == 0
-        assert "1 connections did not close in time" in self.lines
+        assert "connections did not close in time: 1" in self.lines
 
 
 class MoveTests(ListenerCase):

@@ -256,7 +256,7 @@ class FailureTests(ReplicaCase):
         assert here.figure("removed") == 2
         await self.settled(*[await self.again(here)])
         assert [line for line in lines if "retention has removed" in line] == [
-            "backplane: retention has removed messages before the stream had them: 2 offsets from "
+            "backplane: retention has removed messages before the stream had them: 2 from offset "
             "1 on; raise retention"
         ]
 

@@ -746,7 +746,7 @@ class CheckTests(LogCase):
         log.rest()
         assert log.catalog.damage.ranges(0) == [(3, 4)]
         assert "history: offsets 3 to 3 are damaged" in lines
-        assert "history: the check is complete; 1 records are damaged" in lines
+        assert "history: the check is complete; damaged records: 1" in lines
 
     def test_a_damaged_record_of_metadata_is_reported(self) -> None:
         log = Log(self.path)
@@ -768,7 +768,7 @@ class CheckTests(LogCase):
         log.rest()
         assert lines == [
             "history: a record of metadata at offset 1 is damaged",
-            "history: the check is complete; 1 records are damaged",
+            "history: the check is complete; damaged records: 1",
         ]
         assert log.catalog.damage.ranges(0) == []
         assert log.metadata.items() == [("t", "j", b"4"), ("t", "k", b"value")]
@@ -793,7 +793,7 @@ class CheckTests(LogCase):
         assert f"history: {second.name} cannot be read: [Errno 5] Input/output error" in lines
         assert "history: offsets 1 to 1 are damaged" in lines
         assert "history: offsets 2 to 2 are damaged" in lines
-        assert "history: the check is complete; 2 records are damaged" in lines
+        assert "history: the check is complete; damaged records: 2" in lines
 
     def test_a_log_that_was_closed_is_not_checked(self) -> None:
         log = self.open()

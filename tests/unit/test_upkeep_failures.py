@@ -236,7 +236,7 @@ class CheckTests(FailureCase):
             log.upkeep.step(NOW + 4500 * MICROSECONDS)
         assert log.catalog.low == 2
         assert "history: offsets 2 to 2 are damaged" in lines
-        assert "history: the check is complete; 1 records are damaged" in lines
+        assert "history: the check is complete; damaged records: 1" in lines
 
     def test_it_goes_on_after_an_error_that_passes(self) -> None:
         """Too many open files are no damage, and do not end the check."""
@@ -267,7 +267,7 @@ class CheckTests(FailureCase):
                     assert raised(OSError, log.rest).errno == errno.EMFILE
         log.rest()
         assert not log.catalog.damage.ranges(0)
-        assert lines == ["history: the check is complete; 0 records are damaged"]
+        assert lines == ["history: the check is complete; damaged records: 0"]
 
 
 class DeadTests(FailureCase):

@@ -145,7 +145,7 @@ class ReplicaSender:
         if count and not self.removed:
             log.error(
                 "backplane: retention has removed messages before the stream had them: {count} "
-                "offsets from {offset} on; raise retention",
+                "from offset {offset} on; raise retention",
                 count=count,
                 offset=self.cursor,
             )

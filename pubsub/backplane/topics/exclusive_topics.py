@@ -140,7 +140,7 @@ class ExclusiveTopics:
         if names:
             log.error(
                 "backplane: other brokers saw no sign of life of this broker for as long as its "
-                "lease; {count} exclusive topics end",
+                "lease; exclusive topics that end: {count}",
                 count=len(names),
             )
             self._run(self._each(names, self._end))
@@ -174,8 +174,8 @@ class ExclusiveTopics:
         count = self._released - before
         if count:
             log.warn(
-                "backplane: a broker has ended without closing its exclusive topics; {count} of "
-                "them are free",
+                "backplane: a broker has ended without closing its exclusive topics, which are "
+                "free now: {count}",
                 count=count,
             )
 

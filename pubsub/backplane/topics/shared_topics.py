@@ -323,7 +323,7 @@ class SharedTopics(Service):
                 self.claimed(topic)
             yield
         if now == self._entries.round:
-            log.info("backplane: {count} topics are shared", count=len(self._entries))
+            log.info("backplane: topics are shared: {count}", count=len(self._entries))
             self._unshared.start()
             self._exclusive.look()
 

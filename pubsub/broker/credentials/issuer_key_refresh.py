@@ -199,7 +199,7 @@ class IssuerKeyRefresh:
         added = sorted(key.id for key in ring if key not in before)
         removed = sorted(key.id for key in before if key not in ring)
         self._tokens.replace(ring)
-        log.info("keys of {id}: {number} are used from now on", id=source.id, number=len(keys))
+        log.info("keys of {id} that are used from now on: {number}", id=source.id, number=len(keys))
         rechecked = self._recheck()
         rechecked.addCallback(self._tell, source.id, added, removed)
         rechecked.addErrback(

@@ -191,7 +191,7 @@ class Events:
                 None,
                 str(fields["client"]),
                 topic=str(fields["topic"]),
-                reason=f"{fields['kept']} subscriptions stay, {fields['removed']} end",
+                reason=f"subscriptions kept: {fields['kept']}, ended: {fields['removed']}",
             )
 
     # Publishing

@@ -153,7 +153,7 @@ class UnusedNames:
                 ended += self._lifecycle.expire(topic)
             yield
         if ended:
-            log.info("{count} unused topics have expired", count=ended)
+            log.info("unused topics have expired: {count}", count=ended)
 
     def _is_needed(self, topic: Topic) -> bool:
         host = topic.upstream

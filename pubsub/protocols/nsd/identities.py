@@ -299,7 +299,7 @@ class Identities:
                 ended += 1
             yield
         if ended:
-            log.info("nsd: {count} unused identities have expired", count=ended)
+            log.info("nsd: unused identities have expired: {count}", count=ended)
 
     def delete(self, name: str) -> Work | None:
         """See ``IdentityKeeper``."""

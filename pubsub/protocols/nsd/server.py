@@ -110,7 +110,7 @@ def _load_identities(listener: Listener) -> Identities:
     if refused:
         first = next(iter(refused.values()))
         log.warn(
-            "nsd: {count} channels have no topic ({reason}: {refused}); raise max-topics or "
+            "nsd: channels without a topic: {count} ({reason}: {refused}); raise max-topics or "
             "max-memory",
             count=len(refused),
             reason=first.reason,

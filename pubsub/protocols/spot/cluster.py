@@ -166,7 +166,7 @@ class Cluster(Service):
         for topic in [one for one in self._warned if node.no_longer_hosts(one)]:
             self._forget_warning(topic, node)
         if found:
-            log.info("{node} hosts {count} more topics", node=node.endpoint, count=found)
+            log.info("{node} hosts more topics: {count}", node=node.endpoint, count=found)
 
     def _add(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)

@@ -189,7 +189,7 @@ class Node:
             self._connection = None
             self._copies.interrupted()
             log.warn(
-                "{node} is disconnected; its {count} topics cannot be reached",
+                "{node} is disconnected; its topics cannot be reached: {count}",
                 node=self.endpoint,
                 count=len(self._topics),
             )

@@ -56,7 +56,7 @@ class CrashCheck:
             except FileNotFoundError:
                 # It was removed meanwhile.
                 continue
-        log.info("history: the check is complete; {count} records are damaged", count=self._damaged)
+        log.info("history: the check is complete; damaged records: {count}", count=self._damaged)
 
     def _verify(self, segment: Segment, entry: IndexEntry) -> None:
         for item in self._records(segment, entry):
