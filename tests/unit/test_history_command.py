@@ -453,6 +453,8 @@ class BackupTests(HistoryCase):
         assert line == f"{self.backup}: backup of offsets 0 to 35"
         broker.put("a", numbers(range(35, 40)))
         self.assert_fine(self.backup)
+        # Readers leave none of SQLite's files there.
+        assert not list(self.backup.glob("metadata.db-*"))
         assert self.read(self.backup) == (numbers(range(10, 35)), [])
         assert self.stored(self.backup)["late"] == b"value"
         assert (self.backup / self.segments()[0].name).stat().st_nlink == 2

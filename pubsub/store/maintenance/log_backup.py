@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -99,10 +100,20 @@ def _copy_once(view: LogView, new: Path, broken: list[str]) -> Catalog:
         kept = {(row.base, row.sequence) for row in rows}
         known = [(row.base, row.sequence) for row in metadata.segments()]
         metadata.replace_segments([key for key in known if key not in kept], rows, catalog.low)
+    _end_log_of(new / METADATA)
     for path in new.iterdir():
         _sync(path)
     _sync(new)
     return catalog
+
+
+def _end_log_of(metadata: Path) -> None:
+    """Have SQLite use no log beside the file, until a broker opens it.
+
+    A reader that may not write to the file leaves such a log behind.
+    """
+    with closing(sqlite3.connect(metadata)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _check_unchanged(copied: Metadata, segments: Sequence[Segment]) -> None:
