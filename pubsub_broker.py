@@ -91,6 +91,17 @@ class _Nothing:
         pass
 
 
+def _tap() -> Any:
+    """Return the module of the service; exit with one line if a package is missing."""
+    from pubsub.errors import StartError
+
+    try:
+        from pubsub.server import tap
+    except StartError as error:
+        raise SystemExit(f"pubsub: {error}") from None
+    return tap
+
+
 def __getattr__(name: str) -> Any:
     """Return what ``twistd`` asks this module for: the options and the service, or a protocol.
 
@@ -116,7 +127,5 @@ def __getattr__(name: str) -> Any:
             # show a traceback or be lost.
             early_reload.watch()
             end_at_interrupt()
-        from pubsub.server import tap
-
-        return getattr(tap, name)
+        return getattr(_tap(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,6 +32,11 @@ import sys
 sys.modules["pyarrow"] = None
 import pubsub.http_api.server
 """
+_WITHOUT_ZSTD = """
+import sys
+sys.modules["compression.zstd"] = sys.modules["backports.zstd"] = None
+import pubsub_broker
+"""
 _BROKER = """
 import sys
 from pubsub.embed import embed
@@ -53,6 +58,16 @@ def test_a_job_names_the_missing_extra() -> None:
     assert done.stderr == (
         "pubsub: pyspark is not installed; run: pip install 'pubsub-broker[spark]'\n"
     )
+
+
+def test_without_zstandard_the_broker_and_the_command_name_it() -> None:
+    check = "from pubsub.commands.command import main; sys.exit(main(['history', 'check']))"
+    for what in ("pubsub_broker.Options", check):
+        done = run_to_end([sys.executable, "-c", _WITHOUT_ZSTD + what], None, None)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("pubsub: history: Zstandard cannot be imported (")
+        assert line.endswith(("; run: pip install backports.zstd", "built with libzstd"))
 
 
 def test_the_http_api_does_not_import_arrow_before_it_is_needed() -> None:

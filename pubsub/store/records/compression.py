@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from pubsub.errors import StartError
+
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError as error:
+    remedy = (
+        "use a Python that was built with libzstd"
+        if sys.version_info >= (3, 14)
+        else "run: pip install backports.zstd"
+    )
+    raise StartError(f"history: Zstandard cannot be imported ({error}); {remedy}") from None
 
 # The library's default, which compresses some hundred MB a second.
 _LEVEL = 3
