@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
 from pubsub.pipeline.job_runs import job_runner
+from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock
 
 
 class CheckTests(TestCase):
@@ -30,6 +31,27 @@ class CheckTests(TestCase):
             assert command.main(["pipeline", job, *given]) == 1
         assert errors.getvalue() == f"pubsub: {expected}\n"
         assert not Path(self.directory, "table").exists()
+
+    def test_a_second_job_with_the_checkpoint(self) -> None:
+        table = self.directory / "other"
+        sql = self.directory / "query.sql"
+        sql.write_text("SELECT topic FROM messages")
+        for job, given, checkpoint in (
+            ("metrics", (f"--to={table}",), table / "_checkpoints" / "metrics"),
+            (
+                "derive",
+                (f"--to=table:{table}", f"--sql={sql}"),
+                table / "_checkpoints" / "derive",
+            ),
+            ("metrics", (self.to, f"--checkpoint={table}"), table),
+        ):
+            with checkpoint_lock(str(checkpoint)):
+                self.mistaken(
+                    f"{checkpoint}: another job uses this checkpoint; stop it, or give this job "
+                    "another directory with --checkpoint",
+                    job,
+                    *given,
+                )
 
     def test_the_source(self) -> None:
         for job in ("archive", "metrics", "sessions", "audit", "dead-letters"):

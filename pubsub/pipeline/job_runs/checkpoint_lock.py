@@ -34,6 +34,13 @@ def checkpoint_lock(directory: str | None) -> Iterator[None]:
         os.close(descriptor)
 
 
+def check_free(directory: str | None) -> None:
+    """Raise ConfigurationError if another job holds the checkpoint in ``directory`` now."""
+    if directory is not None and os.path.isdir(directory):
+        with checkpoint_lock(directory):
+            pass
+
+
 def _lock(descriptor: int, directory: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -32,7 +32,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pubsub.errors import PubSubError, StartError
 from pubsub.pipeline.command_line.arguments import job_parser
-from pubsub.pipeline.job_runs.checkpoint_lock import checkpoint_lock
+from pubsub.pipeline.job_runs.checkpoint_lock import check_free, checkpoint_lock
 from pubsub.pipeline.job_runs.class_data import java_option
 from pubsub.pipeline.job_runs.job_errors import print_error
 from pubsub.pipeline.job_runs.late_messages import LateMessageCounter
@@ -91,6 +91,7 @@ def launch(name: str, options: argparse.Namespace) -> int:
     try:
         # Java takes seconds to start, and a mistake in the options should be seen before.
         job.check(options)
+        check_free(_checkpoint_of(name, options, _home(job, options)))
         in_java = getattr(job, "MESSAGES_IN_JAVA", True)
         # The handlers come first: a KeyboardInterrupt while Java starts would leave it behind, as
         # PySpark then removes the directory in which Java is to write its port, and Java neither
@@ -192,6 +193,24 @@ def stop_on_signal() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _home(job: ModuleType, options: argparse.Namespace) -> str | None:
+    """Return the directory below which the checkpoint of ``job`` is by default, if any."""
+    if hasattr(job, "checkpoint_home"):
+        home: str | None = job.checkpoint_home(options)
+        return home
+    return getattr(options, "to", None)
+
+
+def _checkpoint_of(name: str, options: argparse.Namespace, home: str | None) -> str | None:
+    """Return the checkpoint of the job ``name``: an absolute path or a URL; None without one."""
+    given = getattr(options, "checkpoint", None)
+    checkpoint = given or (home and f"{Location.parse(home)}/_checkpoints/{name}")
+    if not checkpoint:
+        return None
+    # Spark takes URLs too, of the file systems that it has jars for.
+    return checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+
+
 def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run ``job_query`` until it ends or ``stop`` is set, and return the exit code.
 
@@ -199,14 +218,8 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
     """
     batch_lock = threading.Lock()
     writer = job_query.rows.writeStream.queryName(name).outputMode("append")
-    checkpoint = options.checkpoint or (
-        job_query.checkpoint_home
-        and f"{Location.parse(job_query.checkpoint_home)}/_checkpoints/{name}"
-    )
-    location = None
-    if checkpoint:
-        # Spark takes URLs too, of the file systems that it has jars for.
-        location = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+    location = _checkpoint_of(name, options, job_query.checkpoint_home)
+    if location:
         writer = writer.option("checkpointLocation", location)
     if options.once:
         writer = writer.trigger(availableNow=True)

@@ -50,6 +50,12 @@ def parse_destination(text: str) -> tuple[str, str]:
     raise ConfigurationError(f"--to: expected topic:NAME, table:DIR or console, not {text!r}")
 
 
+def checkpoint_home(options: argparse.Namespace) -> str | None:
+    """Return the directory of the table, if there is one. Raises ConfigurationError."""
+    kind, name = parse_destination(options.to)
+    return name if kind == "table" else None
+
+
 def to_messages(result: DataFrame, topic: str, feedback: Feedback | None) -> DataFrame:
     """Return the messages to publish: the columns of ``result`` if it has ``value``, else JSON
     rows.
