@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import MagicMock, call, patch
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from twisted.trial.unittest import TestCase
@@ -27,7 +28,7 @@ from pubsub.pipeline.job_runs.late_messages import LateMessageCounter
 from pubsub.pipeline.job_runs.progress import BatchProgress, Display, batch_progress, lag
 from pubsub.pipeline.jobs import archive, job_source
 from pubsub.pipeline.jobs.derive import parse_destination
-from pubsub.pipeline.jobs.replay import RateLimit
+from pubsub.pipeline.jobs.replay import RateLimit, check_names
 from pubsub.pipeline.publishing.staged_writer import RUN_AGAIN
 from tests.unit.raising import raised
 
@@ -317,6 +318,20 @@ class ErrorsTests(TestCase):
         program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
         program.chmod(0o700)
         return home
+
+
+class ReplayTests(TestCase):
+    """The names of the topics that a replay publishes to."""
+
+    def test_the_prefix_makes_a_name_too_long(self) -> None:
+        longest = "é" * 127
+        for prefix, name in (("", longest + "x"), ("c", longest), ("copy/", "orders")):
+            check_names(pa.table({"topic": ["a", prefix + name]}), prefix)
+        for prefix, name in (("c/", longest), ("x" * 256, "a")):
+            error = raised(
+                ConfigurationError, check_names, pa.table({"topic": [prefix + name]}), prefix
+            )
+            assert str(error).startswith(f"--prefix: topic {name!r} has more than 255 bytes with ")
 
 
 class RateLimitTests(TestCase):

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pubsub.broker.topic_space.topic_names import MAX_NAME
 from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.command_line.argument_values import time_range
@@ -159,6 +160,7 @@ def replay(
         rows_of_slice = [*filters, *order.filters(each)]
         messages = read(spark, archive, columns, rows_of_slice, settings.version)
         table = order.sorted_messages(messages, each, settings.prefix).toArrow()
+        check_names(table, settings.prefix)
         for piece in pieces(table, settings.piece, settings.piece_bytes):
             rows = sum(batch.num_rows for batch in piece)
             if number >= progress.next:
@@ -169,6 +171,19 @@ def replay(
                 progress.save(number + 1)
                 yield number, rows
             number += 1
+
+
+def check_names(messages: pa.Table, prefix: str) -> None:
+    """Raise ConfigurationError if the name of a topic is too long with its ``prefix``.
+
+    The broker would refuse the messages, too, but it does not say of which topic they are.
+    """
+    for name in messages["topic"].unique().to_pylist() if prefix else ():
+        if len(name.encode()) > MAX_NAME:
+            raise ConfigurationError(
+                f"--prefix: topic {name.removeprefix(prefix)!r} has more than {MAX_NAME} bytes "
+                "with the prefix; use a shorter one, or choose other topics with --subscribe"
+            )
 
 
 def check(options: argparse.Namespace) -> None:
