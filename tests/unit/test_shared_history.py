@@ -40,6 +40,20 @@ class SharedTests(ReplicaCase):
         assert headers is not None
         assert [dict(one) for one in headers] == [{"k": b"v"}, {}, {}]
 
+    async def test_topics_that_are_named_and_have_no_messages(self) -> None:
+        """As in the record of a read of some of many topics."""
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        mix = here.broker.router.mix([here.broker.topics.create(name) for name in ("a", "b", "c")])
+        indexes = [mix.names.index(name) for name in ("c", "a", "c")]
+        here.broker.dispatcher.publish_mixed(
+            mix, Columns.of([b"1", b"2", b"3"], indexes), b"me", "spot"
+        )
+        await self.settled(here, there)
+        expected = [("c", b"1"), ("a", b"2"), ("c", b"3")]
+        assert [one[:2] for one in await there.messages()] == expected
+        assert [name for name in "abc" if name in there.broker.topics] == ["a", "c"]
+
     async def test_a_record_whose_first_messages_are_known(self) -> None:
         node = self.node()
         await self.settled(node)
