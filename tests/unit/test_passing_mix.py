@@ -82,7 +82,10 @@ class ChoiceTests(SynchronousTestCase):
             mixes.append(mix)
             return real(mix)
 
-        with patch.object(TopicMix, "audiences", audiences):
+        with (
+            patch.object(TopicMix, "audiences", audiences),
+            patch.object(WideMix, "whole_of", lambda *arguments: None),
+        ):
             for expected in (0, 1):
                 wire.publisher.send(read)
                 assert len(mixes) == expected
@@ -124,7 +127,7 @@ class ChoiceTests(SynchronousTestCase):
         def send() -> None:
             wire.publisher.send(wire.publish(1, b"x") + wire.publish(2, b"y"))
 
-        self.patch(WideMix, "read_of", lambda wide, key: None)  # type: ignore[no-untyped-call]
+        self.patch(WideMix, "_ready", lambda wide, addresses: None)  # type: ignore[no-untyped-call]
         with patch.object(PastCombinations, "note", lambda past, key: False):
             for number in (1, 2):
                 wire.publisher.send(wire.publish(number, b"first"))
