@@ -355,15 +355,11 @@ cdef inline bint same_constants(const uint8_t *p, Entry *entry) noexcept nogil:
 
 
 cdef inline uint64_t size_in(const uint8_t *p, Entry *shape) noexcept nogil:
-    """Return the payload's length by the fields of a head; they are all the same."""
-    cdef uint64_t size = 0, value
-    cdef int i
-    for i in range(shape.field_count):
-        value = read_field(p, &shape.fields[i]) - shape.fields[i].add
-        if i > 0 and value != size:
-            # More than the limit of any head.
-            return ~<uint64_t>0
-        size = value
+    """Return the payload's length by the one or two fields of a head."""
+    cdef uint64_t size = read_field(p, &shape.fields[0]) - shape.fields[0].add
+    if shape.field_count == 2 and read_field(p, &shape.fields[1]) - shape.fields[1].add != size:
+        # More than the limit of any head.
+        return ~<uint64_t>0
     return size
 
 

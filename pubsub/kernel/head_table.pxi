@@ -157,7 +157,8 @@ cdef class HeadTable:
             shape = &self.entries[self.shapes[i]]
             if shape.length > left:
                 continue
-            found = size_in(p, shape)
+            if shape.after == NULL:
+                found = size_in(p, shape)
             at = digest(p, shape, self.keys) >> self.place_shift
             while self.buckets[at] >= 0:
                 number = self.buckets[at]
@@ -221,12 +222,12 @@ cdef class HeadTable:
         cdef Py_ssize_t head = 0, last_size = -1, row, step = 0
         cdef Entry *entry = NULL
         cdef bint alike = False
-        cdef Match matched
+        cdef Match matched, other = DIFFERENT
         cdef int number, last, guesses = GUESSES
-        # Locals, so that they stay in registers.
+        # Locals, so that they stay in registers: those that a call gets the address of do not.
         cdef uint64_t scans
         cdef Entry *entries
-        cdef Py_ssize_t found = 0
+        cdef Py_ssize_t found = 0, frame = 0
         cdef Seen *seen
         if not 0 <= at <= length or length > MAX_DATA:
             raise ValueError("at is outside the data, or the data is too long")
@@ -262,15 +263,17 @@ cdef class HeadTable:
             if matched != DIFFERENT:
                 step = entries[number].length + size + entries[number].after_length
             else:
-                number = self.find(p + at, length - at, &matched, &found, &step)
+                number = self.find(p + at, length - at, &other, &found, &frame)
+                matched = other
                 if number < 0:
                     self.last = last
-                    number = self.learn_at(columns, data, at, &matched, &found)
+                    number = self.learn_at(columns, data, at, &other, &found)
+                    matched = other
                     last, entries = self.last, self.entries
                     if number < 0:
                         break
-                    step = entries[number].length + found + entries[number].after_length
-                size = found
+                    frame = entries[number].length + found + entries[number].after_length
+                size, step = found, frame
             if matched == INCOMPLETE:
                 break
             entry = &entries[number]
