@@ -164,6 +164,8 @@ def test_a_shared_history_goes_on_at_the_other_broker(
             assert [one.payload for one in found if hasattr(one, "payload")] == [b"2"]
 
     run("asyncio", scenario)
+    # A second signal would be an error in its log.
+    here.broker.wait()
 
 
 def test_commands(start: Start, server: NatsServer, tmp_path: Path) -> None:
