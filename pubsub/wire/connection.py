@@ -1,8 +1,8 @@
 """The base class of every protocol's connection: admission, input, time limits, replies.
 
-A subclass parses frames and replies to them in ``consume``. All else is the same for all stream
-protocols, and here, in the base class (``stream_client.py``: flow control, the way to the end), in
-the partial frame (``read_buffer.py``), or in replies that wait for the disk (``replies.py``).
+A subclass parses frames and replies to them in ``consume``. The rest is the same for all stream
+protocols: it is here, in the base class (``stream_client.py``: flow control, the way to the end),
+and in the partial frame (``read_buffer.py``) and waiting replies (``replies.py``) of a connection.
 """
 
 from __future__ import annotations

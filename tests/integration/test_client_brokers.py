@@ -168,6 +168,20 @@ def test_a_shared_history_goes_on_at_the_other_broker(
     here.broker.wait()
 
 
+@shells
+def test_the_last_messages_come_from_a_broker_that_answers(start: Start, shell: str) -> None:
+    broker = start(*listen("http"))
+    both = [f"http://{HOST}:{free_port()}", *urls("http", broker)]
+
+    async def scenario(connect: Connect) -> None:
+        async with connect(both[1]) as client:
+            await client.publish_many("news", ["1", "2"], confirm=True)
+        async with connect(both) as client:
+            assert [one.payload for one in await client.last("news", count=5)] == [b"1", b"2"]
+
+    run(shell, scenario)
+
+
 def test_commands(start: Start, server: NatsServer, tmp_path: Path) -> None:
     here, there = joined(start, server), joined(start, server)
     down = f"cafe://{HOST}:{free_port()}"

@@ -127,8 +127,8 @@ class WideMix:
         """Return the mix of all topics, and ``columns`` with its indexes instead of a read's own.
 
         Topics without messages do no harm if they are like the others, if the client with these
-        ``access`` rules may publish to them, too, and if there are not more than messages. Nothing
-        is done for each topic then but to find its index. None otherwise, as from ``read_of``.
+        ``access`` rules may publish to them, too, and if they are few. Then only the index of each
+        topic of the read is looked for. None otherwise, and where ``read_of`` returns None.
         """
         mix = self._ready(len(addresses))
         if (
