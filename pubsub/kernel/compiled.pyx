@@ -976,10 +976,7 @@ cdef class LinkedTally(Tally):
 
     def count(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count``."""
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
-        self.total.messages += columns.count
-        self.total.nbytes += columns.nbytes
+        self.add(columns.count, columns.nbytes)
 
     def count_linked(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count_linked``."""
@@ -988,6 +985,9 @@ cdef class LinkedTally(Tally):
     cdef inline void add_linked(self, Py_ssize_t count, Py_ssize_t nbytes):
         self.other.messages += count
         self.other.nbytes += nbytes
+        self.add(count, nbytes)
+
+    cdef inline void add(self, Py_ssize_t count, Py_ssize_t nbytes):
         self.messages += count
         self.nbytes += nbytes
         self.total.messages += count
@@ -1097,20 +1097,28 @@ cdef class ColumnQueue:
         LinkedTally tally not None,
     ):
         """See ``interpreted.ColumnQueue.put_mixed``."""
-        cdef Py_ssize_t i, size, at = self.columns.nbytes
+        for topic in topics:
+            if not isinstance(topic, Tally):
+                raise TypeError("a topic is not a tally")
+        return self.put_tallies(columns, list(topics), sender, protocol, tally)
+
+    cdef bint put_tallies(
+        self, Columns columns, list topics, bytes sender, str protocol, LinkedTally tally
+    ) except -1:
+        """Do as ``put_mixed`` with a list of tallies."""
+        cdef Py_ssize_t i, size, number = len(topics), at = self.columns.nbytes
         cdef int place = 0
         cdef Tally topic
-        for topic in topics:
-            if topic is None:
-                raise TypeError("a topic is None")
         for i in range(columns.count):
-            if columns.messages[i].index >= <uint32_t>len(topics):
+            if columns.messages[i].index >= <size_t>number:
                 raise IndexError("a message has no topic")
         if not self.make_room(columns.count, columns.nbytes, protocol):
             return False
         columns.write(self.payloads + at)
         for i in range(columns.count):
-            topic, size = topics[columns.messages[i].index], columns.messages[i].size
+            size = columns.messages[i].size
+            # Not tested again: nothing else has the list.
+            topic = <Tally>borrowed_item(topics, columns.messages[i].index)
             if i == 0 or topic is not self.topic:
                 place = self.begin_run(topic, sender, 0)
             self.counts[len(self.senders) - 1] += 1
@@ -1118,8 +1126,25 @@ cdef class ColumnQueue:
             topic.messages += 1
             topic.nbytes += size
             at += size
-        tally.count(columns)
+        tally.add(columns.count, columns.nbytes)
         return True
+
+    def put_known(
+        self,
+        Columns columns not None,
+        dict topics not None,
+        bytes sender not None,
+        str protocol not None,
+        LinkedTally tally not None,
+    ):
+        """See ``interpreted.ColumnQueue.put_known``."""
+        cdef list found = []
+        for address in columns.addresses:
+            topic = topics.get(address)
+            if not isinstance(topic, Tally):
+                return False
+            found.append(topic)
+        return self.put_tallies(columns, found, sender, protocol, tally)
 
     def take(self):
         """See ``interpreted.ColumnQueue.take``."""

@@ -52,7 +52,8 @@ class Load(NamedTuple):
     """Each publisher sends, in each repetition, one message of each of ``sizes``.
 
     The messages go to ``topics`` topics in turn, over all repetitions. With ``confirmed``, a PING
-    follows those of a repetition, and the publisher waits for its PONG.
+    follows those of a repetition, and the publisher waits for its PONG. With ``apart``, each
+    publisher has topics of its own, and a subscriber of these.
     """
 
     publishers: int = 1
@@ -61,11 +62,18 @@ class Load(NamedTuple):
     sizes: Sequence[int] = (64,)
     repetitions: int = 320
     confirmed: bool = False
+    apart: bool = False
 
     @property
     def deliveries(self) -> int:
         """Messages delivered in all repetitions."""
-        return self.publishers * self.subscribers * len(self.sizes) * self.repetitions
+        times = 1 if self.apart else self.subscribers
+        return self.publishers * times * len(self.sizes) * self.repetitions
+
+    def topics_of(self, client: int) -> Sequence[int]:
+        """Return the topics of the publisher, or the subscriber, with this number."""
+        first = 1 + self.topics * client if self.apart else 1
+        return range(first, first + self.topics)
 
 
 LOADS: Mapping[str, Load] = {
@@ -74,6 +82,9 @@ LOADS: Mapping[str, Load] = {
     "50-1, one at a time, confirmed": Load(publishers=50, repetitions=64, confirmed=True),
     "20-1, three at a time, 5 topics in turn": Load(
         publishers=20, topics=5, sizes=(64, 128, 200), repetitions=64
+    ),
+    "20 pairs, three at a time, 5 topics in turn": Load(
+        publishers=20, subscribers=20, topics=5, sizes=(64, 128, 200), repetitions=64, apart=True
     ),
     "1-10, one at a time": Load(subscribers=10),
     "1-1, one at a time, 10 topics in turn": Load(topics=10),
@@ -177,13 +188,12 @@ def until(broker: Broker, clients: Sequence[Client], amounts: Sequence[int]) -> 
 
 def measure(broker: Broker, load: Load) -> float:
     """Return the instructions for a delivery."""
-    topics = list(range(1, load.topics + 1))
     senders = [
-        Client(broker.port, _WIRE.publisher_hello(topics[:1], f"p{n}"))
+        Client(broker.port, _WIRE.publisher_hello(load.topics_of(n)[:1], f"p{n}"))
         for n in range(load.publishers)
     ]
     receivers = [
-        Client(broker.port, _WIRE.subscriber_hello(topics, f"s{n}"))
+        Client(broker.port, _WIRE.subscriber_hello(load.topics_of(n), f"s{n}"))
         for n in range(load.subscribers)
     ]
     clients = senders + receivers
@@ -193,16 +203,19 @@ def measure(broker: Broker, load: Load) -> float:
     for number in range(_WARM + load.repetitions):
         if number == _WARM:
             broker.counted()
-        data = b""
-        for size in load.sizes:
-            data += _WIRE.publication(topics[place % load.topics], size).before + bytes(size)
-            place += 1
+        for n, sender in enumerate(senders):
+            topics = load.topics_of(n)
+            sent = [
+                _WIRE.publication(topics[(place + at) % load.topics], size).before + bytes(size)
+                for at, size in enumerate(load.sizes)
+            ]
+            sender.send(b"".join([*sent, _PING]) if load.confirmed else b"".join(sent))
+        place += len(load.sizes)
         if load.confirmed:
-            data += _PING
             due[: load.publishers] = [one + len(_PONG) for one in due[: load.publishers]]
-        for sender in senders:
-            sender.send(data)
-        amount = sum(_WIRE.delivery(1, size).size for size in load.sizes) * load.publishers
+        amount = sum(_WIRE.delivery(1, size).size for size in load.sizes)
+        if not load.apart:
+            amount *= load.publishers
         for index in range(load.publishers, len(clients)):
             due[index] += amount
         until(broker, clients, due)

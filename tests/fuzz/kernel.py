@@ -260,6 +260,10 @@ class Round:
                     put.append(
                         _outcome(queue.put_mixed, (part, topics, other, protocol, tallies[1]))
                     )
+                    known = dict.fromkeys(list(part.addresses)[turn % 2 :], tallies[0].total)
+                    put.append(
+                        _outcome(queue.put_known, (part, known, other, protocol, tallies[0]))
+                    )
                     put += [
                         table.put_alike(one, queue, tally) for one in frames for tally in tallies
                     ]

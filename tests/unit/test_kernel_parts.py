@@ -146,6 +146,27 @@ class TestParts:
         assert len(queue) == 1
         assert queue.take()[0].payloads() == [b"a", b"b"]
 
+    def test_a_queue_takes_columns_of_addresses_with_topics(self, kernel: Any) -> None:
+        queue, tally = kernel.ColumnQueue(140, 300), kernel.LinkedTally(kernel.Tally())
+        first, second = kernel.Tally(), kernel.Tally()
+        mixed = kernel.Columns.of([b"a", b"b"], [1, 0], ["x", "y"])
+        topics = {"x": first, "y": second, "z": first}
+        assert not queue.put_known(mixed, topics, b"me", "cafe", tally), "it is closed"
+        queue.open("cafe")
+        for less in ({}, {"x": first}, {"x": first, "Y": second}):
+            assert not queue.put_known(mixed, less, b"me", "cafe", tally)
+        assert not queue.put_known(mixed, topics, b"me", "fast", tally)
+        assert not queue.put_known(kernel.Columns.of([], [], []), topics, b"me", "cafe", tally)
+        assert (len(queue), tally.messages) == (0, 0)
+        assert queue.put_known(mixed, topics, b"me", "cafe", tally)
+        one = kernel.Columns.one(b"c", "z")
+        assert queue.put_known(one, topics, b"you", "cafe", tally)
+        assert (tally.messages, first.messages, second.nbytes) == (3, 2, 1)
+        taken, senders, found = queue.take()
+        assert described(taken) == described(kernel.Columns.of([b"a", b"b", b"c"], [0, 1, 1]))
+        assert senders == (array("I", [1, 1, 1]).tobytes(), (b"me", b"me", b"you"))
+        assert found == (second, first)
+
     def test_a_table_puts_a_message_of_the_same_address(self, kernel: Any) -> None:
         table, queue, tally, topic = alike(kernel)
         assert table.put_alike(frame(1, b"ab"), queue, tally)

@@ -20,7 +20,7 @@ from pubsub.server.configuration import CommandLine, merge
 from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
 from tests.unit.fakes import recheck_all
 from tests.unit.spot_house import house, join
-from tests.unit.streams import House
+from tests.unit.streams import Client, House
 
 
 class TimeTests(SynchronousTestCase):
@@ -254,16 +254,34 @@ class SenderTests(SynchronousTestCase):
         page = self.successResultOf(home.store.read(0, None, 10_000))
         return [batch.sender for batch in page.batches]
 
-    def test_the_sender_is_the_identity_or_the_origin(self) -> None:
-        home = house()
+    def named(self, home: House, identity: bytes) -> Client:
         client = home.connect("spot")
         plain = ready(b"DEALER")
-        body = plain[66:] + b"\x08Identity\0\0\0\x02me"
+        body = plain[66:] + b"\x08Identity\0\0\0" + bytes([len(identity)]) + identity
         client.send(plain[:64] + bytes([4, len(body)]) + body)
+        return client
+
+    def test_the_sender_is_the_identity_or_the_origin(self) -> None:
+        home = house()
+        client = self.named(home, b"me")
         client.send(publish(b"t", b"x") + message(b"", b"\x01", b"you", b"t", b"x"))
         client.send(message(b"\x01", b"", b"t", b"x"))
         assert self.senders(home) == [b"me", b"you", b""]
         assert client.protocol.label.startswith("me@192.0.2.1:")
+
+    def test_small_reads_of_several_topics(self) -> None:
+        home = house()
+        clients = [self.named(home, name) for name in (b"me", b"you")]
+        own = publish(b"t", b"x") + publish(b"u", b"x")
+        sent = b"".join(message(b"", b"\x01", b"it", topic, b"x") for topic in (b"t", b"u"))
+        clients[0].send(publish(b"t", b"x"))
+        for data in (own, sent) * 3:
+            for client in clients:
+                client.send(data)
+        home.advance(0)
+        page = self.successResultOf(home.store.read(1, None, 10_000))
+        senders = [one for batch in page.batches for one in [batch.sender] * batch.count]
+        assert senders == ([b"me"] * 2 + [b"you"] * 2 + [b"it"] * 4) * 3
 
 
 class EndTests(SynchronousTestCase):

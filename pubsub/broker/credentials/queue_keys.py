@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 
 from pubsub.broker.credentials.queue_key_hashing import SALT_BYTES, QueueKeyHasher
 from pubsub.broker.delivery.history_reads import all_on_disk
+from pubsub.broker.topic_space.publishing_state import state_changes
 from pubsub.broker.topic_space.topics import KeyChange
 from pubsub.errors import HistoryUnavailable, WrongKey
 
@@ -233,7 +234,7 @@ class QueueKeys:
     def drop(self, name: str) -> None:
         """Delete the key of the topic ``name``, which opens it."""
         if self._keys.pop(name, None) is not None:
-            self.version += 1
+            self._changed()
             self._hashes.pop(name, None)
             self._rotations.pop(name, None)
             self._store.delete(KEYS, name)
@@ -241,9 +242,14 @@ class QueueKeys:
     def _keep(self, name: str, key: bytes, hashed: Value = b"") -> None:
         """The topic ``name`` has this key from now on; of an empty one only ``hashed`` is known."""
         self._keys[name] = key or _UNKNOWN
-        self.version += 1
+        self._changed()
         self._rotations.pop(name, None)
         if key:
             self._hashes.pop(name, None)
         elif isinstance(hashed, bytes):
             self._hashes[name] = hashed
+
+    def _changed(self) -> None:
+        self.version += 1
+        # A client that has no key may not publish to a topic any more, or may again.
+        state_changes.count += 1

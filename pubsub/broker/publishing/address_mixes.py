@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import ReferenceType, ref
 
 from pubsub.broker.publishing.gathering import MOST_BYTES, MOST_MESSAGES
+from pubsub.broker.publishing.permitted_topics import PermittedByView, PermittedTopics
 from pubsub.broker.routing.combination_cache import (
     MAX_COMBINATION,
     MAX_ENDED,
@@ -51,6 +52,11 @@ class ReadPublisher(Protocol):
         self, topics: Sequence[Topic], columns: Columns, sender: bytes | None = None
     ) -> bool: ...
 
+    @property
+    def access(self) -> AccessRules: ...
+
+    def may_publish_soon_to(self, permitted: PermittedTopics) -> None: ...
+
 
 class AddressMixes:
     """The mixes of the topics of the addresses of one ``listener``.
@@ -72,6 +78,7 @@ class AddressMixes:
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
         self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
+        self._permitted = PermittedByView(router.memory)
         self._removed = 0
         for watcher in (self._note_removed, self._known.note_ended):
             listener.topics.watch_removal(watcher)
@@ -123,7 +130,9 @@ class AddressMixes:
     ) -> bool:
         """Publish a small read with those of other clients (see ``Publisher.publish_soon``).
 
-        Returns False if that cannot be; then nothing has been published.
+        Returns False if that cannot be; then nothing has been published. Without a ``sender`` the
+        messages are the publisher's own. Its next ones of the same addresses need not come here
+        (see ``Publisher.publish_alike``).
         """
         if not self._router.gathers or columns.nbytes > MOST_BYTES:
             return False
@@ -131,7 +140,12 @@ class AddressMixes:
             # Before their topics are looked up, which may be thousands (see `_AT_ONCE`).
             return False
         topics = self._topics_of(tuple(columns.addresses))
-        return topics is not None and publisher.publish_mixed_soon(topics, columns, sender)
+        if topics is None or not publisher.publish_mixed_soon(topics, columns, sender):
+            return False
+        if sender is None:
+            view = publisher.access.view
+            publisher.may_publish_soon_to(self._permitted.add(view, columns.addresses, topics))
+        return True
 
     def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
         topics = self._topics_of(addresses)
@@ -165,10 +179,12 @@ class AddressMixes:
         """Forget all mixes, and with them the addresses."""
         self._known.clear()
         self._account.clear()
+        self._permitted.clear()
         self._forget_topics()
 
     def _note_removed(self, _topic: Topic) -> None:
         """Forget all topics when many have ended: nothing else would let go of these."""
+        self._permitted.clear()
         self._removed += 1
         if self._removed > max(MAX_ENDED, len(self._topics) // 8):
             self._account.clear()

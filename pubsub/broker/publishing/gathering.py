@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.routing.passing_mix import fits_in_tick
+from pubsub.broker.routing.passing_mix import fits_in_tick, has_few_subscriptions
 from pubsub.kernel import ColumnQueue
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ MOST_BYTES = 4096
 """Bytes of the largest read that is gathered (see ``ColumnQueue``)."""
 MOST_MESSAGES = MOST_BYTES // 64
 """Its messages, at most: each counts as many bytes more."""
+MOST_READ = 2 * MOST_BYTES
+"""Bytes of a read, its heads included, from which on it is not looked at for such messages."""
 # Bytes that are gathered: at most about a thousand messages, which may have as many topics.
 _TOGETHER = 64 * 1024
 # Gathered reads of a tick from which on the first of the next tick is gathered, too.
@@ -59,8 +61,8 @@ class Gathering:
     """
 
     __slots__ = (
-        "_dispatcher", "_durability", "_protocol", "_router", "_several", "_store", "is_open",
-        "look_again", "permitted", "queue", "topic",
+        "_dispatcher", "_durability", "_has_few", "_protocol", "_router", "_several", "_store",
+        "is_open", "look_again", "permitted", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
@@ -69,15 +71,24 @@ class Gathering:
         self._router = router
         self._protocol = ""
         self._durability: Durability | None = None
-        self._several = False
+        self._several = self._has_few = False
         self.look_again: Callable[[Callable[[], bool]], object] = _look_no_more
         self.queue = ColumnQueue(MOST_BYTES, _TOGETHER)
         self.is_open = False
         self.topic: Topic | None = None
         self.permitted: View | None = None
 
-    def begin(self, topic: Topic, protocol: str) -> bool:
-        """Begin to gather messages of ``protocol`` that are stored as those of ``topic``.
+    def takes(self, durability: Durability, protocol: str) -> bool:
+        """Return whether messages of topics with this ``durability`` are gathered; begin to do so.
+
+        The topics are not looked at, so that their subscribers must be few.
+        """
+        if not self.is_open and not (self._router.gathers and self.begin(durability, protocol)):
+            return False
+        return self._has_few and durability is self._durability
+
+    def begin(self, durability: Durability, protocol: str) -> bool:
+        """Begin to gather messages of ``protocol`` that are stored with this ``durability``.
 
         False, and nothing is gathered, if each message has to be looked at in this tick.
         """
@@ -88,12 +99,14 @@ class Gathering:
             or router.waiting
             or router.gate.shut
             or router.memory.full
-            or (topic.durability and (store.trouble is not None or store.gate.shut))
+            or (durability and (store.trouble is not None or store.gate.shut))
         ):
             return False
         self.queue.open(protocol)
         self.is_open = True
-        self._protocol, self._durability = protocol, topic.durability
+        self._protocol, self._durability = protocol, durability
+        # A change of a subscription ends this.
+        self._has_few = has_few_subscriptions(router)
         router.gathered = self.publish
         router.flush_soon()
         if self._several:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.figures.traffic import PublisherTally
-from pubsub.broker.publishing.gathering import MOST_BYTES
+from pubsub.broker.publishing.gathering import MOST_BYTES, MOST_READ
 from pubsub.broker.routing.batch import MAX_SENDER, message_sizes, messages_nbytes
+from pubsub.broker.topic_space.publishing_state import state_changes
 from pubsub.errors import HistoryUnavailable, NotAuthorized, RateLimited, SenderTooLong
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pubsub.broker.figures.traffic import Traffic
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.publishing.address_mixes import ReadMix
+    from pubsub.broker.publishing.permitted_topics import PermittedTopics
     from pubsub.broker.publishing.rate_limits import RateLimiter
     from pubsub.broker.routing.batch import Batch, Headers
     from pubsub.broker.routing.dispatcher import Dispatcher
@@ -99,6 +101,7 @@ class Publisher(PublisherTally):
         "_dispatcher",
         "_gathers",
         "_limiters",
+        "_permitted",
         "_rules",
         "sender",
     )
@@ -120,6 +123,7 @@ class Publisher(PublisherTally):
         self._limiters = limiters
         self._connection = connection
         self._access: AccessRules | None = None
+        self._permitted: PermittedTopics | None = None
         # Otherwise each message may have to be refused.
         self._gathers = not limiters and connection is not None
 
@@ -208,7 +212,7 @@ class Publisher(PublisherTally):
             return False
         access, gathering = self._access or self.access, self._dispatcher.gathering
         protocol = self._rules.protocol
-        if not gathering.is_open and not gathering.begin(topic, protocol):
+        if not gathering.is_open and not gathering.begin(topic.durability, protocol):
             return False
         if topic is not gathering.topic or access.known_view is not gathering.permitted:
             if not access.may_publish(topic.name):
@@ -233,7 +237,7 @@ class Publisher(PublisherTally):
         if not self._gathers or len(sender) > MAX_SENDER:
             return False
         gathering, protocol = self._dispatcher.gathering, self._rules.protocol
-        if not gathering.is_open and not gathering.begin(topics[0], protocol):
+        if not gathering.is_open and not gathering.begin(topics[0].durability, protocol):
             return False
         if not self.access.may_publish_all(tuple([topic.name for topic in topics]), False):
             return False
@@ -241,17 +245,35 @@ class Publisher(PublisherTally):
             return False
         return gathering.queue.put_mixed(columns, tuple(topics), sender, protocol, self)
 
-    def publish_alike(self, heads: HeadTable, data: bytes) -> bool:
-        """Publish a lone message as ``publish_soon`` does, if nothing of it has to be looked at.
+    def may_publish_soon_to(self, permitted: PermittedTopics) -> None:
+        """Have ``publish_alike`` take messages of the ``permitted`` topics from ``sender``."""
+        self._permitted = permitted
 
-        That is so if ``data`` is one message with the address of the client's last messages that
-        were published soon, if others are gathered now, and if the client may still publish to its
-        topic. Its sender is that of those last messages. Returns False otherwise; then nothing has
-        been published.
+    def publish_alike(self, heads: HeadTable, data: bytes) -> bool:
+        """Publish a read as ``publish_soon`` does, if nothing of it has to be looked at.
+
+        That is so if ``data`` is messages of topics that are known to be permitted (see
+        ``PermittedTopics``). Or it is one message with the address of the client's last messages
+        that were published soon, if others are gathered now, and if the client may still publish to
+        its topic. Its sender is that of those last messages. Returns False otherwise; then nothing
+        has been published.
         """
         access, gathering, topic = self._access, self._dispatcher.gathering, self.topic
         if access is None:
             return False
+        permitted = self._permitted
+        if (
+            permitted is not None
+            and permitted.seen == state_changes.count
+            and permitted.view is access.known_view
+            and len(data) <= MOST_READ
+            and gathering.takes(permitted.durability, protocol := self._rules.protocol)
+        ):
+            columns, topics = heads.scan(data), permitted.by_address
+            if columns.end == len(data) and gathering.queue.put_known(
+                columns, topics, self.sender, protocol, self
+            ):
+                return True
         if topic is not gathering.topic or access.known_view is not gathering.permitted:
             if topic is None or not gathering.is_open:
                 return False

@@ -9,7 +9,7 @@ the order of publishing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.routing.encoders import too_large
@@ -43,7 +43,7 @@ class Share:
         self,
         topics: Sequence[Topic],
         indexes: bytes,
-        wanted: frozenset[int],
+        wanted: Collection[int],
         lost: Mapping[int, int] | None = None,
     ) -> None:
         self._topics = topics
@@ -96,9 +96,10 @@ class DeliveryShares:
 class Receivers(Protocol):
     """Outboxes that receive the same messages; ``pending`` are those of this tick.
 
-    ``messages`` and ``nbytes`` are as in ``Targets``.
+    ``messages``, ``nbytes`` and ``known`` are as in ``Targets``.
     """
 
+    known: tuple[Recipient, ...]
     pending: list[QueuedDelivery]
     messages: int
     nbytes: int
@@ -125,7 +126,7 @@ def apart(audiences: Sequence[Receivers], most: int) -> list[tuple[Recipient, ..
     """
     if len(audiences) > _APART:
         return []
-    found = [audience.targets for audience in audiences]
+    found = [audience.known or audience.targets for audience in audiences]
     number = sum(map(len, found))
     if not 0 < number <= most:
         return []

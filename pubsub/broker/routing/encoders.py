@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import groupby
@@ -31,11 +31,12 @@ class BatchEncoder(Protocol):
     ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index.
     ``writer`` writes the frames if nothing in them but ``stamp`` differs between batches, otherwise
     it is None. ``frames`` is the same, but None if ``stamp`` differs between batches with the same
-    timestamp.
+    timestamp. ``kind`` is the class of the encodings, if there is a writer.
     """
 
     writer: FrameEncoder | None
     frames: FrameEncoder | None
+    kind: type[object]
 
     @property
     def limit(self) -> int: ...
@@ -122,6 +123,19 @@ def _without_heads(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
     return _RunEncoder(given, number)
 
 
+def stamps_of(encoders: Iterable[BatchEncoder], batch: Batch) -> list[bytes]:
+    """Return ``BatchEncoder.stamp`` of each encoder, all of which have a writer."""
+    # Encodings of one class have the same stamp.
+    made: dict[type[object], bytes] = {}
+    stamps = []
+    for encoder in encoders:
+        stamp = made.get(encoder.kind)
+        if stamp is None:
+            stamp = made[encoder.kind] = encoder.stamp(batch)
+        stamps.append(stamp)
+    return stamps
+
+
 def encode_joined(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
     """Do as ``BatchEncoder.encode``, for a batch that may have rows."""
     rows, writer = batch.rows, encoder.writer
@@ -168,11 +182,12 @@ def _stamped(encoding: HeadEncoding, stamp: bytes) -> FrameEncoder:
 class _Encoder:
     """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
 
-    __slots__ = ("_given", "_number", "frames", "limit", "writer")
+    __slots__ = ("_given", "_number", "frames", "kind", "limit", "writer")
 
     def __init__(self, given: Mapping[int, Encoding], number: int) -> None:
         self.writer: FrameEncoder | None = None
         self.frames: FrameEncoder | None = None
+        self.kind: type[object] = object
         self._given = given
         self._number = number
         self.limit = min([encoding.limit for encoding in given.values()], default=maxsize)
@@ -200,6 +215,7 @@ class _HeadEncoder(_Encoder):
         super().__init__(given, len(heads))
         self.heads = heads[0] if len(heads) == 1 else ()
         one = next(iter(given.values()))
+        self.kind = type(one)
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self.writer = self._frames
         self._variable = one.variable if one.variable_size else None

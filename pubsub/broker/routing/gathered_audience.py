@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.routing.encoders import BatchEncoder
     from pubsub.broker.routing.router import Router
-    from pubsub.broker.topic_space.topics import QueuedDelivery, SubscriberGroup, Topic
+    from pubsub.broker.topic_space.topics import (
+        DeliverySource,
+        QueuedDelivery,
+        SubscriberGroup,
+        Topic,
+    )
     from pubsub.kernel import Columns
 
 # Bytes that are copied for audiences of outboxes that are taken out of their groups, at most.
@@ -24,7 +29,7 @@ _Writer = TypeVar("_Writer")
 Wanted = tuple["BatchEncoder", dict[int, _Writer], "SubscriberGroup | None"]
 """For some outboxes, an encoder of theirs, and what writes the messages of each index. The
 encodings of an outbox are of one class, so one encoder has the stamp for all of them. The group, if
-there is one, has the same outboxes; it may receive the messages if these have one topic."""
+there is one, has the same outboxes, and receives the messages for them."""
 EachTargets = dict[tuple[Recipient, ...], Wanted[_Writer]]
 ByTargets = EachTargets[FrameEncoder]
 Groups = list[tuple[int, "SubscriberGroup"]]
@@ -38,7 +43,7 @@ class GatheredAudience(Targets[Recipient]):
 
     def __init__(self, targets: tuple[Recipient, ...]) -> None:
         super().__init__(targets)
-        self._targets = targets
+        self.known = targets
         self.pending: list[QueuedDelivery] = []
 
 
@@ -56,17 +61,25 @@ def by_targets(
     by_index: dict[int, FrameEncoder] = {}
     for index, topic in enumerate(topics):
         for group in topic.groups.values():
-            encoder, targets = group.encoder, group.targets
+            encoder = group.encoder
             frames = encoder.frames if of_several_senders else encoder.writer
             if largest > encoder.limit:
                 return None
             if frames is None:
                 others.append((index, group))
                 continue
-            if targets != last:
-                last = targets
-                by_index = together.setdefault(targets, (encoder, {}, group))[1]
-            by_index[index] = frames
+            targets = group.known or group.targets
+            if targets == last:
+                by_index[index] = frames
+                continue
+            last = targets
+            found = together.get(targets)
+            if found is None:
+                by_index = {index: frames}
+                together[targets] = encoder, by_index, group
+            else:
+                by_index = found[1]
+                by_index[index] = frames
     return together, others
 
 
@@ -129,13 +142,15 @@ def add_groups(
     ``together``, None if they are the same.
     """
     indexes = batch.columns.words(of_indexes=True)
+    source: DeliverySource
     for (targets, (_, frames, group)), (data, count) in zip(together.items(), each, strict=True):
-        places = frames if topic_of is None else {topic_of[index] for index in frames}
         if not count:
             continue
-        if group is not None and len(places) == 1:
+        places = frames if topic_of is None else {topic_of[index] for index in frames}
+        if len(places) == 1:
             (place,) = places
-            router.add(group, data, count, batch.offset, topics[place])
+            source = topics[place]
         else:
-            share = Share(topics, indexes, frozenset(places))
-            router.add(GatheredAudience(targets), data, count, batch.offset, share)
+            source = Share(topics, indexes, places)
+        receivers = GatheredAudience(targets) if group is None else group
+        router.add(receivers, data, count, batch.offset, source)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pubsub.broker.routing.encoders import stamps_of
 from pubsub.broker.routing.gathered_audience import (
     add_groups,
     by_targets,
@@ -72,7 +73,8 @@ def route_gathered(
     if apart is None:
         _route_runs(router, topics, batch, senders is not None)
     elif apart:
-        groups = [(frames, encoder.stamp(batch)) for encoder, frames, _ in apart.values()]
+        stamps = stamps_of([encoder for encoder, _, _ in apart.values()], batch)
+        groups = list(zip([frames for _, frames, _ in apart.values()], stamps, strict=True))
         add_groups(router, topics, batch, apart, encode_groups(groups, batch.columns))
     if with_frames and senders is not None:
         route_by_sender(router, topics, batch, senders, with_frames)

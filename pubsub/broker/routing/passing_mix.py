@@ -80,9 +80,12 @@ def fits_in_tick(router: Router, topics: Sequence[Topic]) -> bool:
     if router.waiting or len(topics) > _TOPICS:
         return False
     # Those of the topics are counted only if all are more.
-    if router.subscriptions <= _SUBSCRIPTIONS:
-        return True
-    return sum(map(len, _subscribers_of(topics))) <= _SUBSCRIPTIONS
+    return has_few_subscriptions(router) or sum(map(len, _subscribers_of(topics))) <= _SUBSCRIPTIONS
+
+
+def has_few_subscriptions(router: Router) -> bool:
+    """Return whether messages of any topics have few enough subscribers for one tick."""
+    return router.subscriptions <= _SUBSCRIPTIONS
 
 
 def _subscribers_of(topics: Sequence[Topic]) -> list[tuple[Recipient, ...]]:

@@ -31,14 +31,15 @@ _Recipient = TypeVar("_Recipient", bound=CountedOutbox)
 class Targets(Generic[_Recipient]):
     """Outboxes of one protocol, in the order in which they were added.
 
-    ``messages`` and ``nbytes`` count what was written to each of them since ``settle``.
+    ``messages`` and ``nbytes`` count what was written to each of them since ``settle``. ``known``
+    is ``targets``, or empty after a change: to read it takes no call.
     """
 
-    __slots__ = ("_recipients", "_targets", "messages", "nbytes")
+    __slots__ = ("_recipients", "known", "messages", "nbytes")
 
     def __init__(self, recipients: Iterable[_Recipient] = ()) -> None:
         self._recipients: dict[_Recipient, None] = dict.fromkeys(recipients)
-        self._targets: tuple[_Recipient, ...] = ()
+        self.known: tuple[_Recipient, ...] = ()
         self.messages = self.nbytes = 0
 
     def __len__(self) -> int:
@@ -51,19 +52,19 @@ class Targets(Generic[_Recipient]):
         """Deliver to ``recipient`` from now on."""
         self.settle()
         self._recipients[recipient] = None
-        self._targets = ()
+        self.known = ()
 
     def discard(self, recipient: _Recipient) -> None:
         """Deliver nothing more to ``recipient``."""
         self.settle()
         self._recipients.pop(recipient, None)
-        self._targets = ()
+        self.known = ()
 
     def settle(self) -> None:
         """Count what was written for each outbox, for the protocol, and in total."""
-        if self.messages and self._targets:
-            totals = self._targets[0].traffic.delivered
-            add_to_each(self._targets, self.messages, self.nbytes, totals)
+        if self.messages and self.known:
+            totals = self.known[0].traffic.delivered
+            add_to_each(self.known, self.messages, self.nbytes, totals)
         self.messages = self.nbytes = 0
 
     @property
@@ -75,5 +76,5 @@ class Targets(Generic[_Recipient]):
     def targets(self) -> tuple[_Recipient, ...]:
         """See ``Audience``."""
         # Rebuilt only after a change.
-        targets = self._targets = self._targets or tuple(self._recipients)
+        targets = self.known = self.known or tuple(self._recipients)
         return targets

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pubsub.kernel.interpreted.columns import Columns
 
@@ -97,6 +97,23 @@ class ColumnQueue:
             topic.nbytes += size
         tally.count(columns)
         return True
+
+    def put_known(
+        self,
+        columns: Columns,
+        topics: Mapping[Any, Tally],
+        sender: bytes,
+        protocol: str,
+        tally: LinkedTally,
+    ) -> bool:
+        """Do as ``put_mixed``, with the topics by address, which are a dictionary.
+
+        False, and nothing is done, also if ``topics`` does not have all addresses of the columns.
+        """
+        found = [topics[address] for address in columns.addresses if address in topics]
+        if len(found) < len(columns.addresses):
+            return False
+        return self.put_mixed(columns, tuple(found), sender, protocol, tally)
 
     def take(self) -> tuple[Columns, Senders, tuple[Tally, ...]]:
         """Remove all messages, close the queue, and return them with their senders and topics.

@@ -105,7 +105,9 @@ class XSubSide(RoleDefaults):
         sender = sender_of(columns, by_index)
         access = None
         if self._confirmations is None and isinstance(sender, bytes):
-            if self._mixes.publish_soon(columns, self._publisher, sender):
+            # Only without origins do the addresses stand for the same sender next time.
+            soon = sender if any(origin is not None for origin in origins) else None
+            if self._mixes.publish_soon(columns, self._publisher, soon):
                 return True
             access = self._publisher.access
         mixed = self._mixes.find(columns, access=access)
