@@ -67,7 +67,9 @@ def messages_of_batch(batch: Any, payload: bytes) -> Messages | MixedMessages:
         )  # fmt: skip
     if max(columns.indexes()) >= len(topics):
         raise ValueError
-    return MixedMessages(topics, columns, timestamps, offsets, senders, headers)
+    mixed = MixedMessages(topics, columns, timestamps, offsets, senders, headers)
+    # Those of other topics may have been left out.
+    return mixed if len(topics) > 1 else next(mixed.runs())
 
 
 def _offsets(batch: Any, count: int) -> Sequence[int] | None:

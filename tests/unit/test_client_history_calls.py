@@ -106,6 +106,32 @@ class ReaderTests(TestCase):
 
         await in_both(scenario)
 
+    async def test_messages_between_those_of_other_topics(self) -> None:
+        """The broker sends several in a frame, and leaves those of other topics out."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            name = connect.__module__
+            async with connect(broker.url("http")) as client:
+                async with client.subscribe("t", reader=name) as messages:
+                    for number in range(12):
+                        await client.publish("u" if number % 3 else "t", b"%d" % number)
+                    await client.flush()
+                    assert (await anext(messages)).payload == b"0"
+                    assert (await anext(messages)).payload == b"3"
+                    await messages.commit()
+                async with client.subscribe("t", reader=name) as messages:
+                    batch = await messages.next_item()
+                    assert batch.payloads[0] == b"6"
+                    while batch.payloads[-1] != b"9":
+                        batch = await messages.next_item()
+                    await messages.commit()
+                async with client.subscribe("t", reader=name) as messages:
+                    await client.publish("t", "end")
+                    assert (await anext(messages)).payload == b"end"
+
+        await in_both(scenario)
+
     async def test_mistakes(self) -> None:
         broker = start_broker(self)
 
