@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pubsub.client.api_requests import ApiRequests
 from pubsub.client.broker_urls import BrokerUrls
-from pubsub.client.client_errors import ClientError, ConnectFailed
+from pubsub.client.client_errors import ClientClosed, ClientError, ConnectFailed
 from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
 from pubsub.client.client_url import ClientUrl
@@ -29,13 +29,14 @@ from pubsub.wire.client_events import Interest
 
 
 class HistoryCalls:
-    """``sessions`` are those of the readers of a client."""
+    """Last messages, and the readers of a client."""
 
     def __init__(self, runtime: Runtime, options: ClientOptions, links: ClientLinks) -> None:
         self._runtime = runtime
         self._options = options
         self._links = links
-        self._sessions: dict[ReaderSession, None] = {}
+        # The readers that are not gone, with the feeds of their subscriptions.
+        self._sessions: dict[ReaderSession, Feed] = {}
 
     async def last(self, topic: str, count: int) -> list[Message]:
         """See ``Client``."""
@@ -83,7 +84,7 @@ class HistoryCalls:
             feed.end(error)
             self._links.leave(driver, feed)
 
-        session = self._session(target, reader, start, begin, fail)
+        session = self._session(target, reader, start, feed, begin, fail)
 
         def leave() -> None:
             session.close()
@@ -98,6 +99,7 @@ class HistoryCalls:
         target: ClientUrl,
         reader: str,
         start: int | None,
+        feed: Feed,
         begin: Callable[[str], None],
         fail: Callable[[ClientError], None],
     ) -> ReaderSession:
@@ -107,10 +109,13 @@ class HistoryCalls:
             self._runtime, api, reader, start, begin, fail, lambda: self._links.proved,
             options.timing, options.timeout,
         )  # fmt: skip
-        self._sessions[session] = None
-        session.gone.when_done(lambda: self._sessions.pop(session, None))
+        self._sessions[session] = feed
+        session.gone.when_done(lambda: self._forget(session))
         self._runtime.spawn(session.run())
         return session
+
+    def _forget(self, session: ReaderSession) -> None:
+        self._sessions.pop(session, None)
 
     def _api(self, target: ClientUrl, seconds: float) -> ApiRequests:
         return ApiRequests(self._runtime, target, self._options.tls, self._token, seconds)
@@ -123,8 +128,10 @@ class HistoryCalls:
 
     async def close(self) -> None:
         """Release the readers."""
-        sessions = list(self._sessions)
-        for session in sessions:
+        sessions = dict(self._sessions)
+        for session, feed in sessions.items():
             session.close()
+            # One that has not begun is in no link.
+            feed.end(ClientClosed("the client was closed"))
         for session in sessions:
             await self._runtime.wait_for(session.gone)

@@ -151,6 +151,23 @@ class ReaderTests(TestCase):
 
         await in_both(scenario)
 
+    async def test_the_client_is_closed_before_the_beginning(self) -> None:
+        """The name is held, so that the subscription waits."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            name = connect.__module__
+            async with connect(broker.url("http")) as other, other.subscribe("t", reader=name):
+                for wait in ("accepted", "__anext__"):
+                    client = connect(broker.url("http"))
+                    messages = client.subscribe("t", reader=name)
+                    waiting = getattr(messages, wait)()
+                    await client.close()
+                    with pytest.raises(ClientClosed, match="the client was closed"):
+                        await waiting
+
+        await in_both(scenario)
+
     async def test_a_name_that_is_held(self) -> None:
         broker = start_broker(self)
 
