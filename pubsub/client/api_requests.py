@@ -16,8 +16,12 @@ from pubsub.client.http_query import HttpQuery, QueryReply, read_reply, request_
 from pubsub.client.messages import Message
 from pubsub.client.runtime import Runtime
 from pubsub.client.tickets import Ticket
+from pubsub.wire.foreign_protocols import FIRST_BYTES, reply_problem
 
 _ERRORS = 300
+_STATUS = b"HTTP/1."
+# Seconds that a reply may name.
+_LONGEST = 1e6
 _PASSING = (408, 429, 500, 502, 503, 504)
 ApiParameters = Sequence[tuple[str, object]]
 """The parameters of a request."""
@@ -68,10 +72,17 @@ class ApiRequests:
         raw, why = ticket.result
         reply = read_reply(raw)
         if reply is None:
-            raise ConnectFailed(f"{self.target}: {why or 'the reply is not one of HTTP'}")
+            raise ConnectFailed(f"{self.target}: {self._trouble(raw) or why}")
         if reply.status >= _ERRORS:
             raise self._refusal(reply)
         return reply
+
+    def _trouble(self, raw: bytes) -> str:
+        """Return why ``raw`` is none of HTTP; empty if it may be the beginning of a reply."""
+        if not raw or _STATUS.startswith(raw[: len(_STATUS)]):
+            return ""
+        problem = reply_problem(raw[:FIRST_BYTES], "http", self.target.tls)
+        return problem or "the reply is not one of HTTP; check the URL"
 
     async def json(
         self, method: str, path: str, body: Mapping[str, object] | None = None
@@ -107,6 +118,15 @@ class ApiRequests:
     def foreign(self) -> ConnectFailed:
         """Return the error for a reply that is none of a broker."""
         return ConnectFailed(f"{self.target}: the reply is not one of a broker; check the URL")
+
+
+def seconds_in(found: Mapping[str, object]) -> float:
+    """Return the member ``seconds`` of a reply; 0 if it is none."""
+    seconds = found.get("seconds")
+    # A boolean is an int in Python, but not in JSON.
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return 0.0
+    return float(seconds) if 0 < seconds < _LONGEST else 0.0
 
 
 def is_passing(error: Exception) -> bool:

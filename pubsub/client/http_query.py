@@ -115,10 +115,15 @@ def read_reply(raw: bytes) -> QueryReply | None:
     # Imported here, because most programs make no such query and start sooner without it.
     from http.client import HTTPException, HTTPResponse
 
+    # It takes the end of the bytes for that of the head, and of a body without a length.
+    if b"\r\n\r\n" not in raw:
+        return None
     response = HTTPResponse(_Received(raw))  # type: ignore[arg-type]
     try:
         response.begin()
+        if response.length is None and not response.chunked:
+            return None
         body = response.read()
-    except (HTTPException, OSError, ValueError):
+    except (HTTPException, OSError, ValueError, OverflowError):
         return None
     return QueryReply(response.status, body)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from pubsub.client.api_requests import ApiRequests, is_passing
+from pubsub.client.api_requests import ApiRequests, is_passing, seconds_in
 from pubsub.client.client_errors import (
     ClientClosed,
     ClientError,
@@ -175,9 +175,11 @@ class ReaderSession:
             raise ReaderHeld(
                 f"{self._api.target}: another program holds the reader {self.name!r}; choose "
                 "another name, or stop that program",
-                float(error.details.get("seconds", 0)),
+                seconds_in(error.details),
             ) from None
-        self._seconds = float(found.get("seconds", 0))
+        self._seconds = seconds_in(found)
+        if not self._seconds:
+            raise self._api.foreign()
         self._lease_end = now + self._seconds
 
     async def _renew_until_closed(self) -> None:

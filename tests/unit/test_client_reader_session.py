@@ -170,13 +170,25 @@ class BeginningTests(SessionCase):
         assert self.begun == ["2-b:7"]
 
     def test_a_reply_of_another_server(self) -> None:
-        for key, reply in ((LEASE, (200, ["x"])), (READER, (200, {"offset": "x"}))):
+        replies = [(LEASE, (200, ["x"])), (READER, (200, {"offset": "x"}))]
+        seconds: list[Any] = [None, "x", [1], True, -1, float("inf"), float("nan"), 10**400]
+        replies += [(LEASE, (200, {"seconds": one})) for one in seconds]
+        for key, reply in replies:
             self.errors.clear()
             before, self.runtime.replies[key] = self.runtime.replies[key], [reply]
             self.session()
             (error,) = self.errors
             assert "not one of a broker" in str(error)
             self.runtime.replies[key] = before
+
+    def test_a_name_that_is_held_for_no_time(self) -> None:
+        for seconds in (None, "x", 10**400):
+            self.errors.clear()
+            self.runtime.replies[LEASE] = [refused(409, IN_USE, seconds=seconds)]
+            self.session()
+            self.advance(1)
+            (error,) = self.errors
+            assert isinstance(error, ReaderHeld)
 
     def test_a_close_before_the_beginning(self) -> None:
         session = self.session()
