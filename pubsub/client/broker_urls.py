@@ -23,6 +23,10 @@ class BrokerUrls:
         """Return the URLs, the good one first."""
         return self.urls[self.good :] + self.urls[: self.good]
 
+    def found(self, url: ClientUrl) -> None:
+        """``url`` has led to a broker."""
+        self.good = self.urls.index(url)
+
 
 class ConnectAttempts:
     """The attempts of one link, in rounds: each URL once, at once, and then a pause.

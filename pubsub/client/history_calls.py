@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from pubsub.client.api_requests import ApiRequests
 from pubsub.client.broker_urls import BrokerUrls
@@ -44,13 +43,21 @@ class HistoryCalls:
         wire, brokers = self._links.api_wire("last")
         check_topic(wire, topic)
         query = (("last", count), ("topic", topic), ("format", "jsonl"), ("headers", 1))
-        *others, last = brokers.from_good()
-        for target in others:
-            api = self._api(target, self._options.timing.connect)
-            with suppress(ConnectFailed):
-                return api.messages_of(await api.call("GET", "/v1/history", query))
-        api = self._api(last, self._options.timeout)
-        return api.messages_of(await api.call("GET", "/v1/history", query))
+        options = self._options
+        targets = brokers.from_good()
+        failures: list[str] = []
+        for target in targets:
+            # There is none after the last one.
+            seconds = options.timeout if target is targets[-1] else options.timing.connect
+            api = self._api(target, seconds)
+            try:
+                found = api.messages_of(await api.call("GET", "/v1/history", query))
+            except ConnectFailed as error:
+                failures.append(str(error))
+                continue
+            brokers.found(target)
+            return found
+        raise ConnectFailed("; ".join(failures))
 
     def subscribe(
         self,

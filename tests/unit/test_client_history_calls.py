@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import closing
+from socket import socket
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from twisted.trial.unittest import TestCase
 from pubsub import client as asyncio_client
 from pubsub.client import (
     ClientClosed,
+    ConnectFailed,
     HistoryNeeded,
     Message,
     MessageBatch,
@@ -57,6 +60,39 @@ class LastMessageTests(TestCase):
                     await client.last("t", count=True)
                 with pytest.raises(NotExpressible):
                     await client.last("t", count=0)
+
+        await in_both(scenario)
+
+    async def test_several_brokers(self) -> None:
+        """The one that has answered is asked first from then on."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            with closing(socket()) as other:
+                other.bind(("127.0.0.1", 0))
+                down = f"http://127.0.0.1:{other.getsockname()[1]}"
+                async with connect([down, broker.url("http")]) as client:
+                    await client.last("t")
+                    other.listen()
+                    other.setblocking(False)
+                    await client.last("t")
+                    with pytest.raises(BlockingIOError):
+                        other.accept()
+
+        await in_both(scenario)
+
+    async def test_no_broker_answers(self) -> None:
+        async def scenario(connect: Callable[..., Any]) -> None:
+            with closing(socket()) as one, closing(socket()) as two:
+                urls = []
+                for down in (one, two):
+                    down.bind(("127.0.0.1", 0))
+                    urls.append(f"http://127.0.0.1:{down.getsockname()[1]}")
+                async with connect(urls) as client:
+                    with pytest.raises(ConnectFailed) as caught:
+                        await client.last("t")
+                text = "; ".join(f"{url}: connection refused" for url in urls)
+                assert str(caught.value) == text
 
         await in_both(scenario)
 
