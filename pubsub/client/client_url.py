@@ -79,7 +79,10 @@ def parse_urls(
     Raises InvalidUrl, also for none, or if they differ in more than host and port.
     """
     found: list[ClientUrl] = []
-    for url in split_urls(urls) if isinstance(urls, str) else urls:
+    texts = split_urls(urls) if isinstance(urls, str) else urls
+    for url in texts:
+        if not url and len(texts) > 1:
+            raise InvalidUrl("a URL is empty; leave it out, with the comma beside it")
         one = parse_url(url, options, others, login)
         if one not in found:
             found.append(one)
@@ -113,6 +116,11 @@ def parse_url(
         parts = urlsplit(url)
     except ValueError:
         raise InvalidUrl("the URL is malformed") from None
+    if set(", ") & set(parts.netloc.rpartition("@")[2]):
+        raise InvalidUrl(
+            "the host of the URL has a comma or a space; several URLs each have their protocol, as "
+            "cafe://HOST:PORT,cafe://HOST:PORT"
+        )
     try:
         port = parts.port
     except ValueError:

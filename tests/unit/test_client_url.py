@@ -62,7 +62,20 @@ class SeveralUrlsTests(SynchronousTestCase):
     def test_none(self) -> None:
         assert "there is no URL" in self.refusal()
         assert "has no protocol" in self.refusal("")
-        assert "has no protocol" in str(raised(InvalidUrl, parse_urls, "cafe://a,"))
+        for given in (["cafe://a", ""], "cafe://a,", ",cafe://a"):
+            assert "a URL is empty" in str(raised(InvalidUrl, parse_urls, given))
+
+    def test_commas_and_spaces_in_the_host(self) -> None:
+        lists = (
+            "cafe://a,b",
+            "cafe://a:1,b:2",
+            "cafe://a,,cafe://b",
+            "cafe://a cafe://b",
+            "cafe://a ",
+        )
+        for given in (*lists, ["cafe://a,cafe://b"]):
+            assert "each have their protocol" in str(raised(InvalidUrl, parse_urls, given)), given
+        assert self.shown("cafe://bob:pass, word@a") == ["cafe://a:7070"]
 
     def test_they_differ_in_host_and_port_only(self) -> None:
         for other in ("nsd://b", "cafe+tls://b"):
