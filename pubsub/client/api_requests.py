@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from pubsub.client.client_errors import ConnectFailed, RequestRefused
+from pubsub.client.client_errors import ClientClosed, ConnectFailed, RequestRefused
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import ClientUrl
 from pubsub.client.http_batches import MALFORMED, value_of
@@ -46,6 +46,15 @@ class ApiRequests:
         self._tls = tls if target.tls else None
         self._token = token
         self._seconds = seconds
+        self._asked: set[HttpQuery] = set()
+        # Why no reply is waited for any more.
+        self._closed = ""
+
+    def close(self, why: str) -> None:
+        """Give up all requests: each of them raises ClientClosed with the text ``why``."""
+        self._closed = why
+        for query in tuple(self._asked):
+            query.end()
 
     async def call(
         self,
@@ -55,23 +64,32 @@ class ApiRequests:
         body: Mapping[str, object] | None = None,
         seconds: float | None = None,
     ) -> QueryReply:
-        """Return the reply. Raises RequestRefused, or ConnectFailed if none has come."""
+        """Return the reply. Raises RequestRefused, or ConnectFailed if none has come.
+
+        Raises ClientClosed after ``close``.
+        """
+        if self._closed:
+            raise ClientClosed(self._closed)
         if query:
             path = f"{path}?{urlencode(query)}"
         data = None if body is None else json.dumps(body).encode()
         request = request_bytes(self.target, self._token(), method, path, data)
         ticket: Ticket[tuple[bytes, str]] = Ticket()
         one = HttpQuery(self._runtime, request, lambda raw, why: ticket.succeed((raw, why)))
+        self._asked.add(one)
         one.ask(self.target, self._tls, seconds or self._seconds)
         try:
             await self._runtime.wait_for(ticket)
         finally:
+            self._asked.discard(one)
             # Of a caller that is cancelled.
             one.end()
         assert ticket.result is not None
         raw, why = ticket.result
         reply = read_reply(raw)
         if reply is None:
+            if self._closed:
+                raise ClientClosed(self._closed)
             raise ConnectFailed(f"{self.target}: {self._trouble(raw) or why}")
         if reply.status >= _ERRORS:
             raise self._refusal(reply)

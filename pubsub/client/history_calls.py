@@ -26,6 +26,8 @@ from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
 from pubsub.wire.client_events import Interest
 
+_CLOSED = "the client was closed"
+
 
 class HistoryCalls:
     """Last messages, and the readers of a client."""
@@ -34,6 +36,8 @@ class HistoryCalls:
         self._runtime = runtime
         self._options = options
         self._links = links
+        # Those whose replies are waited for.
+        self._asked: set[ApiRequests] = set()
         # The readers that are not gone, with the feeds of their subscriptions.
         self._sessions: dict[ReaderSession, Feed] = {}
 
@@ -50,11 +54,14 @@ class HistoryCalls:
             # There is none after the last one.
             seconds = options.timeout if target is targets[-1] else options.timing.connect
             api = self._api(target, seconds)
+            self._asked.add(api)
             try:
                 found = api.messages_of(await api.call("GET", "/v1/history", query))
             except ConnectFailed as error:
                 failures.append(str(error))
                 continue
+            finally:
+                self._asked.discard(api)
             brokers.found(target)
             return found
         raise ConnectFailed("; ".join(failures))
@@ -134,11 +141,13 @@ class HistoryCalls:
         return self._options.token_text()
 
     async def close(self) -> None:
-        """Release the readers."""
+        """Release the readers, and give up what waits for a reply."""
+        for api in self._asked:
+            api.close(_CLOSED)
         sessions = dict(self._sessions)
         for session, feed in sessions.items():
             session.close()
             # One that has not begun is in no link.
-            feed.end(ClientClosed("the client was closed"))
+            feed.end(ClientClosed(_CLOSED))
         for session in sessions:
             await self._runtime.wait_for(session.gone)

@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 # A lease is renewed this often while it lasts.
 _RENEWALS = 4
 _POLL_SECONDS, _LEAST_SECONDS = 1.0, 0.05
-# The longest wait for the end of the lease, which ends by itself too.
+# The longest wait for a commit and the end of the lease, which ends by itself too.
 _RELEASE_SECONDS = 1.0
 _IN_USE, _NO_POSITION, _OTHER_HISTORY = "reader-in-use", "not-found", "epoch"
 
@@ -133,6 +133,9 @@ class ReaderSession:
             except ClientError as error:
                 self._error = error
                 self._fail(error)
+            if self._committing is not None:
+                # Another program would begin at the position before it.
+                await self._runtime.wait_for(self._committing)
             if self._is_held:
                 await self._release()
         finally:
@@ -145,8 +148,12 @@ class ReaderSession:
             for waiter in self._pauses:
                 waiter.wake()
             # The broker may not answer.
-            cancel = self._runtime.call_later(_RELEASE_SECONDS, lambda: self.gone.succeed(None))
+            cancel = self._runtime.call_later(_RELEASE_SECONDS, self._give_up)
             self.gone.when_done(partial(_call, cancel))
+
+    def _give_up(self) -> None:
+        self._api.close("the subscription was closed")
+        self.gone.succeed(None)
 
     async def _hold(self) -> None:
         """Hold the name, after the lease that a killed program has left behind."""

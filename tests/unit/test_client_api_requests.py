@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import ConnectFailed
+from pubsub.client import ClientClosed, ConnectFailed
 from pubsub.client.api_requests import ApiRequests
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import parse_url
@@ -21,26 +21,31 @@ WHOLE = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len
 
 
 class OneReply(TwistedRuntime):
-    """Answers each request with ``raw``, and closes the connection."""
+    """Answers each request with ``raw``, and closes the connection; None is no answer."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes | None) -> None:
         self.clock = Clock()
         super().__init__(self.clock)
         self._raw = raw
 
     def connect(self, host: str, port: int, tls: object, observer: Observer) -> Cancel:
         def answer() -> None:
+            if self._raw is None:
+                return
             observer.received(self._raw)
             observer.lost("the broker closed the connection")
 
         return self.call_later(0, answer)
 
 
-def error_of(raw: bytes, url: str = "http://localhost:7080") -> str:
+def api_of(runtime: OneReply) -> ApiRequests:
+    return ApiRequests(runtime, parse_url("http://localhost"), TlsOptions(), lambda: None, 5.0)
+
+
+def error_of(raw: bytes) -> str:
     """Return the text of the error of a request that is answered with ``raw``."""
     runtime = OneReply(raw)
-    api = ApiRequests(runtime, parse_url(url), TlsOptions(), lambda: None, 5.0)
-    work = Work(api.call("GET", "/v1/history"))
+    work = Work(api_of(runtime).call("GET", "/v1/history"))
     runtime.clock.advance(0)
     runtime.clock.advance(0)
     return str(raised(ConnectFailed, work.result))
@@ -78,3 +83,19 @@ class ForeignReplyTests(SynchronousTestCase):
     def test_a_reply_that_is_cut_off(self) -> None:
         for raw in (b"", b"HT", HEAD, WHOLE[:-9]):
             assert error_of(raw).endswith("the broker closed the connection"), raw
+
+
+class ClosedTests(SynchronousTestCase):
+    """ApiRequests.close"""
+
+    def test_requests_end(self) -> None:
+        runtime = OneReply(None)
+        api = api_of(runtime)
+        works = [Work(api.call("GET", path)) for path in ("/v1/bounds", "/v1/history")]
+        runtime.clock.advance(0)
+        api.close("it is over")
+        runtime.clock.advance(0)
+        works.append(Work(api.call("GET", "/v1/history")))
+        for work in works:
+            assert str(raised(ClientClosed, work.result)) == "it is over"
+        assert not runtime.clock.getDelayedCalls()

@@ -96,6 +96,23 @@ class LastMessageTests(TestCase):
 
         await in_both(scenario)
 
+    async def test_the_client_is_closed_meanwhile(self) -> None:
+        async def scenario(connect: Callable[..., Any]) -> None:
+            with closing(socket()) as silent:
+                silent.bind(("127.0.0.1", 0))
+                silent.listen()
+                client = connect(f"http://127.0.0.1:{silent.getsockname()[1]}")
+                on_twisted = connect is twisted_client.connect
+                start: Any = ensureDeferred if on_twisted else asyncio.ensure_future
+                last = start(client.last("t"))
+                # It waits for the reply then.
+                await client._runtime.pause()
+                await client.close()
+                with pytest.raises(ClientClosed, match="the client was closed"):
+                    await last
+
+        await in_both(scenario)
+
     async def test_another_api(self) -> None:
         broker = start_broker(self)
 

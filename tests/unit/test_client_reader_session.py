@@ -34,6 +34,7 @@ READER = ("GET", "/v1/readers/billing")
 STORE = ("PUT", "/v1/readers/billing")
 HELD = (200, {"seconds": 10})
 IN_USE = "reader-in-use"
+SILENT = "silent"
 TIMEOUT = 30.0
 
 
@@ -61,6 +62,8 @@ class ScriptedRuntime(TwistedRuntime):
         self.requests.append((key, json.loads(body) if body else None))
         replies = self.replies.get(key) or [None]
         reply = replies.pop(0) if len(replies) > 1 else replies[0]
+        if reply == SILENT:
+            return
         if reply is None:
             observer.lost("the broker closed the connection")
             return
@@ -320,6 +323,30 @@ class CommitTests(SessionCase):
         self.runtime.replies[LEASE] = [refused(409, IN_USE, seconds=5.0)]
         raised(ReaderHeld, self.commit(session, 8).result)
         assert not self.runtime.bodies(STORE)
+
+    def test_a_close_waits_for_a_commit(self) -> None:
+        """Another program, which the release admits, begins behind it."""
+        session = self.session()
+        self.runtime.replies[STORE] = [None, (204, {})]
+        work = Work(session.commit(ReaderPosition("2-b", 8)))
+        self.advance(0.02)
+        session.close()
+        self.advance(0.5)
+        work.result()
+        assert [one for one, _ in self.runtime.requests[-2:]] == [STORE, ("DELETE", LEASE[1])]
+        assert session.gone.done
+
+    def test_a_close_gives_a_commit_up(self) -> None:
+        session = self.session()
+        self.runtime.replies[STORE] = [SILENT]
+        work = self.commit(session, 8)
+        session.close()
+        self.advance(0.9)
+        assert not work.done
+        self.advance(0.2)
+        assert session.gone.done
+        assert "the subscription was closed" in str(raised(ClientClosed, work.result))
+        assert not self.runtime.clock.getDelayedCalls()
 
     def test_after_the_end(self) -> None:
         session = self.session()
