@@ -229,10 +229,10 @@ class ReaderSession:
 
         A program that is killed before its first commit gets its messages again.
         """
-        try:
-            found = await self._accepted(lambda: self._api.json("GET", self._path))
+        found = await self._accepted(self._find)
+        if found is not None:
             position = self._position_of(found, "offset")
-        except _NoPosition:
+        else:
             bounds = await self._accepted(lambda: self._api.json("GET", "/v1/bounds"))
             position = self._position_of(bounds, "next")
             if self._start is not None:
@@ -240,6 +240,15 @@ class ReaderSession:
             await self._accepted(lambda: self._store(position))
         if not self._is_closed:
             self._begin(f"{position.epoch}:{position.offset}")
+
+    async def _find(self) -> Mapping[str, object] | None:
+        """Return the stored position, None without one."""
+        try:
+            return await self._api.json("GET", self._path)
+        except RequestRefused as error:
+            if error.code != _NO_POSITION:
+                raise
+            return None
 
     def _position_of(self, found: Mapping[str, object], name: str) -> ReaderPosition:
         epoch, offset = found.get("epoch"), found.get(name)
@@ -252,8 +261,6 @@ class ReaderSession:
         try:
             return await self._insist(request, self._is_proved())
         except RequestRefused as error:
-            if error.code == _NO_POSITION:
-                raise _NoPosition from None
             text = f"the subscription with the reader {self.name!r} was refused: {error}"
             raise SubscriptionRefused(text) from None
 
@@ -319,7 +326,3 @@ class ReaderSession:
 
 def _call(cancel: Cancel) -> None:
     cancel()
-
-
-class _NoPosition(Exception):
-    """The reader has no position yet."""

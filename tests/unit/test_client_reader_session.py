@@ -159,6 +159,14 @@ class BeginningTests(SessionCase):
         assert not self.begun
         assert session.gone.done
 
+    def test_a_server_without_leases(self) -> None:
+        """As a broker of an earlier version: 404 is not only for a reader without a position."""
+        self.runtime.replies[LEASE] = [refused(404, "not-found")]
+        session = self.session()
+        (error,) = self.errors
+        assert isinstance(error, SubscriptionRefused)
+        assert session.gone.done
+
     def test_the_first_request_is_not_repeated_unless_the_broker_was_reached(self) -> None:
         self.runtime.replies[LEASE] = [None, HELD]
         self.session()
