@@ -18,6 +18,8 @@ from pubsub.wire.loopback import use_reno_on_loopback
 _WRITE_BUFFER = 64 * 1024
 # Of one read of asyncio's.
 _READ_BYTES = 256 * 1024
+# Seconds after which the next address of a name is tried too, as by Twisted.
+_NEXT_ADDRESS = 0.3
 
 
 class _AsyncioWaiter:
@@ -104,8 +106,12 @@ class AsyncioRuntime(Runtime):
                 # Reading the authorities of the system takes up to a tenth of a second.
                 context = await self._loop.run_in_executor(None, tls.context)
             name = None if tls is None else host
+            options: dict[str, Any] = {"ssl": context, "server_hostname": name}
+            # uvloop's loop does not know the option.
+            if isinstance(self._loop, asyncio.BaseEventLoop):
+                options["happy_eyeballs_delay"] = _NEXT_ADDRESS
             await self._loop.create_connection(
-                lambda: _AsyncioStream(observer), host, port, ssl=context, server_hostname=name
+                lambda: _AsyncioStream(observer), host, port, **options
             )
         except Exception as error:
             observer.lost(why_not(error))

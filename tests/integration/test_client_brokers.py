@@ -17,6 +17,7 @@ from tests.integration.cluster import free_port
 from tests.integration.command import output, settings
 from tests.integration.nats_server import NatsServer
 from tests.integration.places import two_places
+from tests.silent_address import SILENT_HOST, name_with_addresses, silent_address
 from tests.waiting import until
 
 shells = pytest.mark.parametrize("shell", SHELLS)
@@ -112,6 +113,22 @@ def test_the_first_broker_is_down_and_another_never_answers(broker: Broker, shel
                 assert await client.publish("cafe/7", b"x", confirm=True) is Level.HANDLED
                 assert [one.payload for one in await collect(messages, 1)] == [b"x"]
 
+        run(shell, scenario)
+
+
+@pytest.mark.parametrize("shell", ["asyncio", "blocking"])
+def test_the_first_address_of_a_name_does_not_answer(
+    broker: Broker, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Twisted looks names up in its own way, and tries the next address by itself.
+    name_with_addresses(monkeypatch.setattr, "several", SILENT_HOST, HOST)
+    port = broker.port("cafe")
+
+    async def scenario(connect: Connect) -> None:
+        async with connect(f"cafe://several:{port}") as client:
+            assert await client.publish("cafe/7", b"x", confirm=True) is Level.HANDLED
+
+    with silent_address(port):
         run(shell, scenario)
 
 

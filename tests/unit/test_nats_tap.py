@@ -16,6 +16,7 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.engine.nats_tap import Splitter, TappedLoop
+from tests.silent_address import SILENT_HOST, name_with_addresses, silent_address
 
 TIMEOUT = 30.0
 INFO = b'INFO {"server_id":"x","max_payload":1048576}\r\n'
@@ -211,6 +212,20 @@ class TapTests(SynchronousTestCase):
         self.addCleanup(loop.end)
         assert task.done()
         assert loop.tap not in self.reactor.getReaders()
+
+    def test_the_first_address_of_a_name_does_not_answer(self) -> None:
+        loop = TappedLoop(self.reactor, self.passed, self.receive)
+        name_with_addresses(self.patch, "several", SILENT_HOST, "127.0.0.1")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with silent_address(port):
+                task = loop.create_task(loop.create_connection(_Inner, "several", port))
+                task.add_done_callback(lambda _: loop.stop())
+                loop.begin(TIMEOUT)
+                self.addCleanup(loop.end)
+                transport, _ = task.result()
+                assert transport.get_extra_info("peername") == ("127.0.0.1", port)
+                transport.abort()
 
     def test_the_reactor_reads_messages_of_topics(self) -> None:
         self.read_by_the_reactor()

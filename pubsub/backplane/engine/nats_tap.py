@@ -35,6 +35,8 @@ _OURS = re.compile(
 )
 _MESSAGES = (b"MSG ", b"HMSG ")
 _END = b"\r\n"
+# Seconds after which the next address of a name is tried too.
+_NEXT_ADDRESS = 0.3
 
 Receive = Callable[[str, bytes], object]
 
@@ -282,6 +284,7 @@ class TappedLoop(ReactorLoop):
     async def create_connection(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
         """See ``AbstractEventLoop``."""
         tap = self.tap = Tap(protocol_factory(), self._receive, self)
+        kwargs.setdefault("happy_eyeballs_delay", _NEXT_ADDRESS)
         return await super().create_connection(lambda: tap, *args, **kwargs)
 
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
