@@ -8,6 +8,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
 
+from pubsub.abandoned_socket import drop_unsent
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
@@ -159,6 +160,7 @@ class _AsyncioStream(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
+        drop_unsent(self._transport.get_extra_info("socket"))
         self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:
