@@ -15,7 +15,7 @@ from pubsub.broker.listeners.limits import UNKNOWN
 from pubsub.errors import Refused
 from pubsub.interfaces import ConnectedClient
 from pubsub.wire.connection_log import log_closed, log_opened
-from pubsub.wire.peer_address import host_of
+from pubsub.wire.peer_address import host_of, network_of
 from pubsub.wire.proxy_protocol import awaits_header
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def admit(listener: Listener, client: Admissible, spared: bool = False) -> str |
     """Admit ``client``; return the host that it is counted for, or None if it is not admitted.
 
     ``spared`` admits it at the bounds of memory and of connections too. The host is UNKNOWN if the
-    header of a proxy has still to name it (see ``locate``).
+    header of a proxy has still to name it (see ``locate``). Of IPv6 it is a network of 64 bits.
     """
-    host = UNKNOWN if awaits_header(client.stream) else host_of(client.stream.getPeer())
+    host = UNKNOWN if awaits_header(client.stream) else _counted_for(client)
     client.mark = next(listener.marks)
     try:
         listener.admit(host, spared)
@@ -59,6 +59,10 @@ def admit(listener: Listener, client: Admissible, spared: bool = False) -> str |
     return host
 
 
+def _counted_for(client: Admissible) -> str:
+    return network_of(host_of(client.stream.getPeer()))
+
+
 def locate(listener: Listener, client: Admissible, host: str | None) -> str | None:
     """Return the host that ``client`` is counted for, now that its address is known.
 
@@ -66,7 +70,7 @@ def locate(listener: Listener, client: Admissible, host: str | None) -> str | No
     """
     if host != UNKNOWN:
         return host
-    found = host_of(client.stream.getPeer())
+    found = _counted_for(client)
     try:
         listener.quota.locate(found)
     except Refused as refused:

@@ -50,4 +50,4 @@ def network_of(host: str) -> str:
     """
     if ":" not in host:
         return host
-    return str(IPv6Network((host.partition("%")[0], 64), strict=False))
+    return intern(str(IPv6Network((host.partition("%")[0], 64), strict=False)))

@@ -366,6 +366,14 @@ class LimitTests(SynchronousTestCase):
         udp.join(mapped, wire.hs_pub(1))
         assert [client.peer for client in udp.protocol._clients.values()] == ["192.0.2.1:4009"]
 
+    def test_the_quota_of_an_address_covers_a_network_of_ipv6(self) -> None:
+        udp = Udp(max_connections_per_address=1)
+        first, second = ("2001:db8::1", 4000), ("2001:db8::2", 4000)
+        assert udp.send(first, wire.hs_pub(1)) != [wire.error(0x04)]
+        assert udp.send(second, wire.hs_pub(1)) == [wire.error(0x04)]
+        udp.send(first, DISCONNECT)
+        assert udp.send(second, wire.hs_pub(1)) != [wire.error(0x04)]
+
     def test_the_quota_of_an_address_covers_udp_and_tcp(self) -> None:
         udp = joined(max_connections_per_address=1)
         assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.error(0x04)]

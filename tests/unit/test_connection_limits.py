@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import ITransport
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -153,6 +153,15 @@ class DoorTests(SynchronousTestCase):
         clients[0].stream.lose()
         again, _ = setup.connect(IPv4Address("TCP", "192.0.2.1", 99))
         assert not again.closed
+
+    def test_the_quota_for_an_address_covers_a_network_of_ipv6(self) -> None:
+        setup = Setup(max_connections_per_address=2)
+        hosts = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "2001:db8::ff:3", "fe80::1%eth0"]
+        clients = [setup.connect(IPv6Address("TCP", h, i))[0] for i, h in enumerate(hosts, 1)]
+        assert [client.closed for client in clients] == [False, False, False, True, False]
+        for client in clients:
+            client.stream.lose()
+        assert setup.listener.quota.open == 0
 
     def test_a_client_has_its_address_as_its_label(self) -> None:
         _, connection = Setup().connect(IPv4Address("TCP", "192.0.2.7", 4711))

@@ -20,7 +20,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
     Setting("grant", PATTERNS, "", "topics with a queue key that are open on this listener"),
     Setting("max-connections", COUNT, 0, "connections of a listener; 0: no limit"),
-    Setting("max-connections-per-address", COUNT, 0, "connections from one address; 0: no limit"),
+    Setting(
+        "max-connections-per-address",
+        COUNT,
+        0,
+        "connections from one address, or IPv6 network of 64 bits; 0: no limit",
+    ),
     Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0: no limit"),
     Setting("rate-bytes", SIZE, 0, "bytes/s of messages a connection may publish; 0: no limit"),
     Setting("listener-rate-messages", COUNT, 0, "messages/s of all connections of a listener"),

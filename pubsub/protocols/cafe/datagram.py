@@ -24,7 +24,7 @@ from pubsub.protocols.cafe.datagram_client import DatagramClient, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
 from pubsub.protocols.cafe.open_ports import OpenPorts, read_in_thread
 from pubsub.protocols.cafe.refusals import code_of, error
-from pubsub.wire.peer_address import plain_host
+from pubsub.wire.peer_address import network_of, plain_host
 
 if TYPE_CHECKING:
     from pubsub.broker.listeners.listener import Listener
@@ -116,7 +116,7 @@ class CafeDatagrams(DatagramProtocol):
         answer, host = self._handshake_error(datagram), plain_host(addr[0])
         if answer is None:
             try:
-                self.listener.admit(host)
+                self.listener.admit(network_of(host))
             except Refused as refused:
                 self.listener.refuse(refused.reason, host)
                 answer = error(code_of(refused))
@@ -159,7 +159,7 @@ class CafeDatagrams(DatagramProtocol):
         """Remove ``client``, which has closed."""
         if self._clients.pop(client.address, None) is not None:
             self.listener.clients.discard(client)
-            self.listener.leave(client.host)
+            self.listener.leave(network_of(client.host))
 
     # Client
 
