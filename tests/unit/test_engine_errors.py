@@ -10,7 +10,7 @@ from nats.errors import Error
 from nats.js.errors import APIError, ServiceUnavailableError
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine.engine_errors import reason_of_end, text_of_error
+from pubsub.backplane.engine.engine_errors import reason_of_end, text_of_error, text_of_status
 from pubsub.backplane.engine.jetstream import check_jetstream
 from pubsub.backplane.engine.nats_work import Unusable
 from tests.unit.raising import raised
@@ -54,3 +54,16 @@ class JetStreamTests(SynchronousTestCase):
         raised(TimeoutError, self.check, TimeoutError())
         for error in (ServiceUnavailableError(code=503, err_code=10039), ServiceUnavailableError()):
             assert "no JetStream" in str(raised(Unusable, self.check, error))
+
+
+class StatusTests(SynchronousTestCase):
+    """text_of_status"""
+
+    def test_a_description(self) -> None:
+        assert text_of_status("409", "Consumer Deleted") == "Consumer Deleted"
+
+    def test_no_description(self) -> None:
+        nobody = "no server takes requests for the stream"
+        for description in ("", "\r\nNats-Subject: $JS.API.CONSUMER.MSG.NEXT.pubsub_history.a"):
+            assert text_of_status("503", description) == nobody
+            assert text_of_status("400", description) == "status 400"

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 
 _DENIED = "permissions violation"
+# The status of a request that nobody receives.
+_NOBODY = "503"
 
 
 def is_denial(text: str) -> bool:
@@ -22,6 +24,17 @@ def text_of_error(error: BaseException | None) -> str:
     if not described and isinstance(error, TimeoutError):
         return "it does not answer in time"
     return described or type(error).__name__
+
+
+def text_of_status(status: str, description: str) -> str:
+    """Return a reason for the log, of a message of the engine that has only a status.
+
+    nats-py takes the first header for the description if the message has none.
+    """
+    described = description.partition("\n")[0].strip()
+    if not described and status == _NOBODY:
+        return "no server takes requests for the stream"
+    return described or f"status {status}"
 
 
 def reason_of_end(problem: Exception | None, client: Client) -> str:

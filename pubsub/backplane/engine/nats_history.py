@@ -28,7 +28,7 @@ from nats.js.errors import APIError
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
-from pubsub.backplane.engine.engine_errors import text_of_error
+from pubsub.backplane.engine.engine_errors import text_of_error, text_of_status
 from pubsub.backplane.engine.jetstream import make_stream
 from pubsub.backplane.engine.nats_work import Unusable
 from pubsub.backplane.history.replica_stream import FETCHED, StreamAway, StreamMessage
@@ -215,7 +215,7 @@ class _Puller:
         elif status in ("404", "408") or (status == "409" and _ends_pull(message)):
             self._left = 0
         elif status != "100":
-            self._problem = (message.headers or {}).get("Description", f"status {status}")
+            self._problem = text_of_status(status, (message.headers or {}).get("Description", ""))
         self._changed.set()
 
     def end(self, reason: str) -> None:
