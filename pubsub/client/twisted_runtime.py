@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Ending, Observer, Runtime
-from pubsub.wire.connect_errors import why_not
+from pubsub.wire.connect_errors import alert_text, why_not
 from pubsub.wire.loopback import use_reno_on_loopback
 from pubsub.wire.outgoing_tls import ClientFiles, tls_trouble
 
@@ -134,7 +134,8 @@ def _text(failure: Failure, transport: object = None) -> str:
     """Return why an attempt failed or a connection ended, as the client on asyncio does."""
     error = failure.value
     if trouble := tls_trouble(failure, transport):
-        return trouble
+        alert = alert_text(trouble)
+        return f"TLS failed: {alert}" if alert else trouble
     if isinstance(error, DNSLookupError):
         return why_not(gaierror())
     if isinstance(error, ConnectError) and isinstance(number := error.osError, int):

@@ -8,13 +8,22 @@ import socket
 import ssl
 
 NOT_TLS = "the port does not speak TLS"
-# The text of asyncio for errors of several addresses of a host.
 # The ends of the names that OpenSSL has for alerts about the client's certificate.
 _ALERTS = {
     "ALERT_CERTIFICATE_REQUIRED": "the broker demands a certificate of the client",
     "ALERT_UNKNOWN_CA": "the broker does not know the authority of the client's certificate",
 }
+# Of asyncio's text for errors of several addresses of a host.
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
+
+
+def alert_text(reason: str) -> str | None:
+    """Return the meaning of an alert about the client's certificate.
+
+    ``reason`` is its name in OpenSSL, or OpenSSL's text, which ends with the same words.
+    """
+    name = reason.upper().replace(" ", "_")
+    return next((text for end, text in _ALERTS.items() if name.endswith(end)), None)
 
 
 def why_not(error: Exception) -> str:
@@ -23,8 +32,8 @@ def why_not(error: Exception) -> str:
         reason = getattr(error, "reason", None)
         if reason == "WRONG_VERSION_NUMBER":
             return NOT_TLS
-        alert = next((text for end, text in _ALERTS.items() if str(reason).endswith(end)), None)
-        return f"TLS failed: {getattr(error, 'verify_message', None) or alert or reason or error}"
+        described = getattr(error, "verify_message", None) or alert_text(str(reason))
+        return f"TLS failed: {described or reason or error}"
     if isinstance(error, socket.gaierror):
         return "the host name is not known"
     if isinstance(error, TimeoutError):

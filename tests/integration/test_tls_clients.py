@@ -93,6 +93,16 @@ def test_every_wire(
 
 
 @shells
+def test_a_certificate_is_demanded(strict: Broker, shell: str, authority: Authority) -> None:
+    async def scenario(connect: Connect) -> None:
+        async with connect(url(strict, "cafe"), tls_ca=authority.file) as client:
+            with pytest.raises(ConnectFailed, match="TLS failed: the broker demands a certificate"):
+                await client.publish("cafe/7", b"", confirm=True)
+
+    run(shell, scenario)
+
+
+@shells
 def test_what_is_wrong_with_a_certificate(
     start: Start, shell: str, authority: Authority, tmp_path: Path
 ) -> None:

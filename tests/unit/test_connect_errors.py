@@ -8,7 +8,7 @@ import ssl
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.wire.connect_errors import why_not
+from pubsub.wire.connect_errors import alert_text, why_not
 
 
 class ReasonTests(SynchronousTestCase):
@@ -38,6 +38,15 @@ class ReasonTests(SynchronousTestCase):
             ),
         ):
             assert why_not(error) == text
+
+    def test_alerts(self) -> None:
+        demands = "the broker demands a certificate of the client"
+        for reason in (
+            "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+            "TLS: tlsv13 alert certificate required",
+        ):
+            assert alert_text(reason) == demands
+        assert alert_text("tlsv1 alert internal error") is None
 
 
 def tls(reason: str) -> ssl.SSLError:
