@@ -84,7 +84,6 @@ def makeService(options: ParsedOptions) -> IService:
         growth = FrozenGrowth(partial(ended, broker), time.perf_counter)
         growth.setServiceParent(broker)  # type: ignore[no-untyped-call]
     use_no_blas_threads()
-    broker.drainage.stop = reactor.stop
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
@@ -94,7 +93,9 @@ def makeService(options: ParsedOptions) -> IService:
     run_in_thread = partial(run_alone, "pubsub-reload", reactor=reactor)
     reloader = Reloader(live, options.read, reactor, begun, done, run_in_thread)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
-    ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
+    shutdown = ForcedShutdown(broker, reactor)
+    shutdown.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    broker.drainage.stop = shutdown.stop
     process = LoggedProcess(process_log)
     broker.setServiceParent(process)  # type: ignore[no-untyped-call]
     return process

@@ -123,5 +123,8 @@ class Drainage:
     def abort(self, clients: Iterable[ConnectedClient]) -> None:
         """Close those of ``clients`` that are left at once."""
         left = [client for client in clients if client in self._clients]
+        if not left:
+            # At a second signal, for example, that comes while the history is closed.
+            return
         log.warn("connections did not close in time: {count}", count=len(left))
         self._clients.abort("the broker stops", left)
