@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest import SkipTest
 from unittest.mock import patch
 
 from pubsub.store.metadata.metadata import Metadata
@@ -57,6 +58,28 @@ class RepairCase(HistoryCase):
             shutil.copy(path, self.path / name)
             names.append(name)
         return names
+
+
+class OwnerTests(RepairCase):
+    """root repairs a history that belongs to the user of a service"""
+
+    def test_the_user_gets_the_files_that_the_repair_makes(self) -> None:
+        if os.geteuid() != 0:
+            raise SkipTest("only root makes files that are not the user's")
+        foreign = self.directory / "foreign"
+        foreign.write_text("of root")
+        os.link(foreign, self.path / "linked")
+        (self.path / "symbolic").symlink_to(foreign)
+        for path in (self.path, *self.path.iterdir()):
+            if path.name not in ("linked", "symbolic"):
+                os.chown(path, 65_534, 65_533)
+        self.remove_metadata()
+        next(self.path.glob("*.index")).unlink()
+        self.repair()
+        found = {path.name: path.lstat() for path in self.path.iterdir()}
+        assert {found.pop(name).st_uid for name in ("linked", "symbolic")} == {0}
+        assert foreign.stat().st_uid == 0
+        assert {(one.st_uid, one.st_gid) for one in found.values()} == {(65_534, 65_533)}
 
 
 class OffsetTests(RepairCase):

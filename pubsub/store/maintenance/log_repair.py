@@ -70,8 +70,11 @@ class LogRepair:
             raise
 
     def close(self) -> None:
-        """Give back the lock."""
-        self._directory.close()
+        """Give the files to the broker's user, and back the lock."""
+        try:
+            self._directory.give_to_owner()
+        finally:
+            self._directory.close()
 
     def run(self) -> None:
         """Repair the log."""

@@ -168,6 +168,25 @@ class LogDirectory:
             return False
         return True
 
+    def give_to_owner(self) -> None:
+        """Give the files that root has made here to the owner of the directory, as SQLite does.
+
+        The broker's user could not open them otherwise.
+        """
+        owner = os.fstat(self.file)
+        if os.geteuid() or not owner.st_uid:
+            return
+        for name in os.listdir(self.file):
+            with suppress(FileNotFoundError, StartError):
+                file = self.open(name, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    found = os.fstat(file)
+                    # The user may have given a second name to a file that must not be given away.
+                    if stat.S_ISREG(found.st_mode) and not found.st_uid and found.st_nlink == 1:
+                        os.fchown(file, owner.st_uid, owner.st_gid)
+                finally:
+                    os.close(file)
+
     def sync(self) -> None:
         """Wait until the names of the files are on disk."""
         os.fsync(self.file)
