@@ -217,7 +217,8 @@ class Reloader(Service):
     """Applies the result of ``read`` to ``live`` whenever the process receives SIGHUP.
 
     ``run_in_thread`` calls ``read``: a table of access rules can have thousands of lines. It takes
-    ``_READ_SECONDS`` at most. ``begun`` and ``done`` are called before and after each reload.
+    ``_READ_SECONDS`` at most. ``begun`` and ``done`` are called before and after each reload, the
+    second one with whether it was applied.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class Reloader(Service):
         read: Callable[[], Config],
         reactor: object,
         begun: Callable[[], object] = lambda: None,
-        done: Callable[[], object] = lambda: None,
+        done: Callable[[bool], object] = lambda is_applied: None,
         run_in_thread: Callable[[Callable[[], Config]], Deferred[Config]] = execute,
     ) -> None:
         self._live = live
@@ -272,8 +273,7 @@ class Reloader(Service):
         if not reading.called:
             reading.addTimeout(_READ_SECONDS, self._clock, _not_read)
         reloaded = reading.addCallback(self._apply)
-        reloaded.addErrback(self._report)
-        reloaded.addCallback(lambda _: self._end())
+        reloaded.addCallbacks(lambda _: True, self._report).addCallback(self._end)
 
     def _read_all(self) -> Config:
         """Read the configuration; done in a thread."""
@@ -296,18 +296,19 @@ class Reloader(Service):
         )
 
     @staticmethod
-    def _report(failure: Failure) -> None:
+    def _report(failure: Failure) -> bool:
         if failure.check(ConfigurationError, OSError):
             reason = failure.value
             log.error("reload failed, nothing is changed: {reason}", reason=reason)
         else:
             log.failure("reload failed, nothing is changed", failure)
+        return False
 
-    def _end(self) -> None:
+    def _end(self, is_applied: bool) -> None:
         """The reload has ended, with or without an error; nothing follows once the broker stops."""
         is_wanted, self._is_reloading, self._is_wanted = self._is_wanted, False, False
         if self._is_stopped:
             return
-        self._done()
+        self._done(is_applied)
         if is_wanted:
             self._reactor.callFromThread(self.reload)

@@ -94,9 +94,10 @@ class ServiceManager(Service):
         usec = int(self._monotonic() * 1e6)
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")
 
-    def reloaded(self) -> None:
-        """The reload has ended, with or without an error."""
-        self._notify(f"READY=1\nSTATUS={self._status()}")
+    def reloaded(self, is_applied: bool) -> None:
+        """The reload has ended; the manager takes the state for its success."""
+        error = "" if is_applied else "; the last reload failed, see the log"
+        self._notify(f"READY=1\nSTATUS={self._status()}{error}")
 
     def stopService(self) -> None:
         """Report that the stop has begun; signs of life continue until the process ends."""

@@ -103,11 +103,11 @@ def makeService(options: ParsedOptions) -> IService:
 
 def _report_to_manager(
     broker: BrokerService, reactor: IReactorTime
-) -> tuple[Callable[[], object], Callable[[], object]]:
+) -> tuple[Callable[[], object], Callable[[bool], object]]:
     """Report to the service manager, if there is one; return the calls around a reload."""
     notify = notifier(os.environ)
     if notify is None:
-        return (lambda: None), (lambda: None)
+        return (lambda: None), (lambda is_applied: None)
     seconds = watchdog_seconds(os.environ, os.getpid())
     manager = ServiceManager(broker, reactor, notify, seconds)
     manager.setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -95,7 +95,10 @@ class FailureCase(SynchronousTestCase):
         }
 
     def reload(self) -> None:
-        Reloader(self.live, self.house.read, None, done=lambda: self.levels.append("done")).reload()
+        reloader = Reloader(
+            self.live, self.house.read, None, done=lambda ok: self.levels.append(f"applied: {ok}")
+        )
+        reloader.reload()
 
     def fails(self, line: str) -> None:
         """Reload, and compare the state; the reload after it takes effect."""
@@ -104,7 +107,7 @@ class FailureCase(SynchronousTestCase):
         assert any(line in found for found in self.lines), self.lines
         assert self.state() == self.before
         # The service manager gets the end, and the levels are the earlier ones.
-        assert self.levels[-1] == "done"
+        assert self.levels[-1] == "applied: False"
         assert self.levels[-2:-1] in ([], [self.house.config.broker["log-level"]])
 
     def succeeds(self) -> None:
@@ -196,18 +199,18 @@ class PartTests(FailureCase):
         def read() -> Any:
             raise OSError("the disk is broken")
 
-        done: list[str] = []
-        Reloader(self.live, read, None, done=lambda: done.append("done")).reload()
-        assert done == ["done"]
+        done: list[bool] = []
+        Reloader(self.live, read, None, done=done.append).reload()
+        assert done == [False]
         assert any("nothing is changed: the disk is broken" in line for line in self.lines)
         assert self.state() == self.before
 
     def reading_later(
         self, reactor: Signalled
-    ) -> tuple[Reloader, list[Deferred[Config]], list[str]]:
-        """Return a reloader, the readings that have begun, and "done" for each reload."""
+    ) -> tuple[Reloader, list[Deferred[Config]], list[bool]]:
+        """Return a reloader, the readings that have begun, and whether each reload was applied."""
         reading: list[Deferred[Config]] = []
-        done: list[str] = []
+        done: list[bool] = []
 
         def run_in_thread(_call: object) -> Deferred[Config]:
             reading.append(Deferred())
@@ -217,7 +220,7 @@ class PartTests(FailureCase):
             self.live,
             self.house.read,
             reactor,
-            done=lambda: done.append("done"),
+            done=done.append,
             run_in_thread=run_in_thread,
         )
         return reloader, reading, done
@@ -230,7 +233,7 @@ class PartTests(FailureCase):
         assert (len(reading), done, self.state()) == (1, [], self.before)
         reading[0].callback(self.house.read())
         self.house.advance(1)
-        assert done == ["done"]
+        assert done == [True]
         assert self.broker.topics.limit == 7
 
     def test_the_text_of_the_rules_is_made_in_the_thread(self) -> None:
@@ -258,7 +261,7 @@ class PartTests(FailureCase):
             self.house.read,
             reactor,
             begun=lambda: reported.append("begun"),
-            done=lambda: reported.append("done"),
+            done=lambda _: reported.append("done"),
             run_in_thread=lambda _: reading,
         )
         self.house.document["max-topics"] = 7
@@ -281,7 +284,7 @@ class PartTests(FailureCase):
         reactor.clock.advance(59)
         assert done == []
         reactor.clock.advance(1)
-        assert done == ["done"]
+        assert done == [False]
         assert any("the files could not be read within 60 s" in line for line in self.lines)
         # Too late.
         reading[0].callback(self.house.read())
@@ -289,7 +292,7 @@ class PartTests(FailureCase):
         reloader.reload()
         reading[1].callback(self.house.read())
         self.house.advance(1)
-        assert done == ["done"] * 2
+        assert done == [False, True]
         assert self.broker.topics.limit == 7
         assert not reactor.clock.getDelayedCalls()
 

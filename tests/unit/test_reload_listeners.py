@@ -227,7 +227,7 @@ class HastyTests(ListenerCase):
     def test_signals_at_once(self) -> None:
         done: list[str] = []
         reloader = Reloader(
-            self.live, lambda: config(cafe(3)), self.reactor, done=lambda: done.append("done")
+            self.live, lambda: config(cafe(3)), self.reactor, done=lambda _: done.append("done")
         )
         for _ in range(3):
             reloader.reload()

@@ -87,11 +87,21 @@ class ManagerTests(SynchronousTestCase):
         self.clock.advance(0)
         self.sent.clear()
         manager.reloading()
-        manager.reloaded()
+        manager.reloaded(True)
         assert self.sent == [
             "RELOADING=1\nMONOTONIC_USEC=5500000\nSTATUS=reloading the configuration",
             "READY=1\nSTATUS=serving 0 listeners",
         ]
+
+    def test_a_reload_that_failed_is_in_the_status(self) -> None:
+        """For the service manager every reload succeeds."""
+        manager = self.manager()
+        self.clock.advance(0)
+        manager.reloading()
+        manager.reloaded(False)
+        assert self.sent[-1] == (
+            "READY=1\nSTATUS=serving 0 listeners; the last reload failed, see the log"
+        )
 
     def test_signs_of_life_at_half_the_interval(self) -> None:
         self.manager(watchdog=4)
