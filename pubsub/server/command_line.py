@@ -17,6 +17,7 @@ from pubsub.plugin import ADMIN, IWireProtocol, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.configuration import CommandLine, Config, flag, merge
 from pubsub.server.file_tables import read_file
+from pubsub.server.log_setup import FailedStart
 from pubsub.settings import BOOLEAN, Setting
 
 
@@ -75,7 +76,7 @@ class Options(usage.Options):
         except (usage.UsageError, ConfigurationError) as error:
             # Those of getopt have no remedy.
             hint = _hint(str(error)) if isinstance(error.__context__, GetoptError) else ""
-            raise SystemExit(f"pubsub: {error}{hint}") from None
+            raise FailedStart(f"pubsub: {error}{hint}") from None
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse positional arguments."""

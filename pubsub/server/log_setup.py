@@ -160,11 +160,27 @@ def _file_observer(file: IO[Any], as_json: bool) -> ILogObserver:
     return observer
 
 
-def is_journal(file: IO[Any], environ: Mapping[str, str]) -> bool:
+class FailedStart(SystemExit):
+    """Ends a broker that cannot start; ``line`` goes to standard error."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(error_line(line))
+
+
+def error_line(line: str) -> str:
+    """Return ``line`` for standard error.
+
+    In systemd's journal it has the priority of an error, as a line of the log has.
+    """
+    prefix = f"<{syslog.LOG_ERR}>" if is_journal(sys.__stderr__, os.environ) else ""
+    return prefix + line
+
+
+def is_journal(file: IO[Any] | None, environ: Mapping[str, str]) -> bool:
     """Return whether systemd's journal reads ``file`` (see ``$JOURNAL_STREAM`` in systemd.exec)."""
     try:
         device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
-        status = os.fstat(file.fileno())
+        status = os.fstat(cast(IO[Any], file).fileno())
         return (int(device), int(inode)) == (status.st_dev, status.st_ino)
     except (OSError, ValueError, AttributeError):
         return False

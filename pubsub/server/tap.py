@@ -39,7 +39,13 @@ from pubsub.server.frozen_growth import FrozenGrowth
 from pubsub.server.history_settings import HistoryCheck, check_history, history_bytes, make_store
 from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
-from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
+from pubsub.server.log_setup import (
+    FailedStart,
+    LoggedProcess,
+    ProcessLog,
+    call_later_from_threads,
+    error_line,
+)
 from pubsub.server.memory_limit import warn_beyond_limit
 from pubsub.server.memory_tuning import tune_memory, use_no_blas_threads
 from pubsub.server.pid_file import check_pid_file
@@ -74,7 +80,7 @@ def makeService(options: ParsedOptions) -> IService:
         check_pid_file(twistd)
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
-        raise SystemExit(f"pubsub: {error}") from None
+        raise FailedStart(f"pubsub: {error}") from None
     warn_beyond_limit(options.config.broker)
     tuning = tuning_of(options.config)
     tune_memory(tuning)
@@ -267,7 +273,7 @@ def report_start_error(
     if isinstance(error, StartError):
         if _is_discarded(2):
             log.critical("cannot start: {reason}", reason=error)
-        print(f"pubsub: {error}", file=sys.__stderr__)
+        print(error_line(f"pubsub: {error}"), file=sys.__stderr__)
     else:
         sys.__excepthook__(kind, error, traceback)
 

@@ -124,28 +124,49 @@ def stop_when_logged(log: Path, pid: int) -> None:
         os.close(waiting)
 
 
-def test_the_journal_gets_priorities(tmp_path: Path) -> None:
-    """As with systemd, the output is a socket whose device and inode are in JOURNAL_STREAM."""
+def journalled(cwd: Path, *options: str) -> tuple[list[str], int]:
+    """Return the lines that the journal gets, and the exit code; a broker that starts is stopped.
+
+    As with systemd, the output is a socket whose device and inode are in JOURNAL_STREAM.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         status = os.fstat(theirs.fileno())
-        command = MODES[MODE].command(["-n", "--pidfile="], [*listen("cafe"), "--store=memory"])
+        command = MODES[MODE].command(["-n", "--pidfile="], [*options, "--store=memory"])
         stream = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
         output = theirs.detach()
         with subprocess.Popen(
-            command, cwd=tmp_path, env=environment(stream), stdout=output, stderr=output
+            command, cwd=cwd, env=environment(stream), stdout=output, stderr=output
         ) as process:
             os.close(output)
             ours.settimeout(TIMEOUT)
             text = b""
-            while b"history: " not in text:
-                text += ours.recv(65536)
-            process.terminate()
             while data := ours.recv(65536):
                 text += data
-    lines = text.decode().splitlines()
+                if b"history: " in text:
+                    process.terminate()
+            code = process.wait(TIMEOUT)
+    return text.decode().splitlines(), code
+
+
+def test_the_journal_gets_priorities(tmp_path: Path) -> None:
+    lines, _ = journalled(tmp_path, *listen("cafe"))
     assert all(re.match(r"<[2-7]>\S+: ", line) for line in lines), lines
     assert any(re.match(r"<6>wire.listener_service: cafe on tcp ", line) for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["option", "configuration", "start"])
+def test_the_journal_gets_the_reason_as_an_error(tmp_path: Path, kind: str) -> None:
+    """`journalctl --priority err` shows why a service does not start."""
+    with socket.create_server((HOST, 0)) as taken:
+        options = {
+            "option": ["--max-topics=x"],
+            "configuration": [f"--secret-file={tmp_path / 'missing'}", *listen("fast")],
+            "start": [f"--listen=cafe=tcp:{taken.getsockname()[1]}:interface={HOST}"],
+        }
+        lines, code = journalled(tmp_path, *options[kind])
+    assert code == 1
+    assert lines[-1].startswith("<3>pubsub: "), lines
 
 
 def test_a_logger_of_the_operators_own(start: Start, tmp_path: Path) -> None:
