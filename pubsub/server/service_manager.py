@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _WATCHDOGS = 2
 """Signs of life in the time after which the process is killed."""
+_HISTORY_SECONDS = 30
+"""Seconds for the rest of the history, after the clients; as in the unit."""
 Notify = Callable[[str], None]
 
 
@@ -100,6 +102,10 @@ class ServiceManager(Service):
         self._notify(f"READY=1\nSTATUS={self._status()}{error}")
 
     def stopService(self) -> None:
-        """Report that the stop has begun; signs of life continue until the process ends."""
+        """Report that the stop has begun; signs of life continue until the process ends.
+
+        The manager waits for the clients as long as the broker does.
+        """
         super().stopService()  # type: ignore[no-untyped-call]
-        self._notify("STOPPING=1\nSTATUS=draining the clients")
+        usec = int((self._broker.drainage.seconds + _HISTORY_SECONDS) * 1e6)
+        self._notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={usec}\nSTATUS=draining the clients")

@@ -12,7 +12,7 @@ from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.application.service import IService, Service
+from twisted.application.service import IService, MultiService, Service
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -93,7 +93,9 @@ def makeService(options: ParsedOptions) -> IService:
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
-    begun, done = _report_to_manager(broker, reactor)
+    process = LoggedProcess(process_log)
+    broker.setServiceParent(process)  # type: ignore[no-untyped-call]
+    begun, done = _report_to_manager(process, broker, reactor)
     # In threads of its own: the pool of the reactor waits for its threads at the end, and a read of
     # a file that never comes must not keep the next reload waiting.
     run_in_thread = partial(run_alone, "pubsub-reload", reactor=reactor)
@@ -102,13 +104,11 @@ def makeService(options: ParsedOptions) -> IService:
     shutdown = ForcedShutdown(broker, reactor)
     shutdown.setServiceParent(broker)  # type: ignore[no-untyped-call]
     broker.drainage.stop = shutdown.stop
-    process = LoggedProcess(process_log)
-    broker.setServiceParent(process)  # type: ignore[no-untyped-call]
     return process
 
 
 def _report_to_manager(
-    broker: BrokerService, reactor: IReactorTime
+    process: MultiService, broker: BrokerService, reactor: IReactorTime
 ) -> tuple[Callable[[], object], Callable[[bool], object]]:
     """Report to the service manager, if there is one; return the calls around a reload."""
     notify = notifier(os.environ)
@@ -116,7 +116,8 @@ def _report_to_manager(
         return (lambda: None), (lambda is_applied: None)
     seconds = watchdog_seconds(os.environ, os.getpid())
     manager = ServiceManager(broker, reactor, notify, seconds)
-    manager.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    # After the broker, so that it is stopped first: services of the broker may wait for clients.
+    manager.setServiceParent(process)  # type: ignore[no-untyped-call]
     return manager.reloading, manager.reloaded
 
 

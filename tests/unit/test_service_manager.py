@@ -11,6 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from tests.unit.fakes import make_broker, scratch
 
+STOPPING = "STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\nSTATUS=draining the clients"
+
 
 class NotifierTests(SynchronousTestCase):
     """notifier"""
@@ -116,10 +118,17 @@ class ManagerTests(SynchronousTestCase):
         self.sent.clear()
         self.broker.stopService()
         self.clock.advance(2)
-        assert self.sent == ["STOPPING=1\nSTATUS=draining the clients", "WATCHDOG=1"]
+        assert self.sent == [STOPPING, "WATCHDOG=1"]
 
     def test_a_broker_that_stops_at_once_was_never_ready(self) -> None:
         self.manager()
         self.broker.stopService()
         self.clock.advance(1)
-        assert self.sent == ["STOPPING=1\nSTATUS=draining the clients"]
+        assert self.sent == [STOPPING]
+
+    def test_the_manager_waits_as_long_as_the_broker(self) -> None:
+        """It would kill the broker while clients still read their last messages."""
+        self.manager()
+        self.broker.drainage.seconds = 120.5
+        self.broker.stopService()
+        assert "EXTEND_TIMEOUT_USEC=150500000" in self.sent[-1].splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from pathlib import Path
 from queue import SimpleQueue
@@ -188,7 +189,7 @@ class MakeServiceTests(TapCase):
         parsed.parseOptions(["--allow-anonymous", *options])
         process = tap.makeService(parsed)
         assert isinstance(process, LoggedProcess)
-        (broker,) = process
+        broker, *_ = process
         assert isinstance(broker, BrokerService)
         return broker
 
@@ -201,6 +202,15 @@ class MakeServiceTests(TapCase):
             "Reloader", "ForcedShutdown",
         ]  # fmt: skip
         assert f"{BUILD}, tuning: on, name: {gethostname()}" in lines
+
+    def test_the_service_manager_is_told_of_a_stop_before_services_of_the_broker_wait(self) -> None:
+        environment = {**os.environ, "NOTIFY_SOCKET": str(scratch(self) / "notify")}
+        self.patch(os, "environ", environment)  # type: ignore[no-untyped-call]
+        process = self.service(MEMORY).parent
+        assert process is not None
+        # Stopped in the other order.
+        kinds = [type(service).__name__ for service in process]
+        assert kinds == ["BrokerService", "ServiceManager"]
 
     def test_a_configuration_that_never_comes_keeps_no_other_waiting(self) -> None:
         handed_over: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
