@@ -99,6 +99,8 @@ class FileCase(SynchronousTestCase):
         self.path = scratch(self) / "secret"
 
     def write(self, data: bytes, mode: int = 0o600) -> None:
+        # Only root could write to the one before, if its mode has no write permission.
+        self.path.unlink(missing_ok=True)
         self.path.write_bytes(data)
         self.path.chmod(mode)
 
