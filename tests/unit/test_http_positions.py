@@ -54,6 +54,12 @@ class ReaderTests(SynchronousTestCase):
         assert self.put("b", offset=4).status == 204
         assert self.readers()[1]["lag"] == 0
 
+    def test_a_reader_without_a_position(self) -> None:
+        answer = self.house.get("/v1/readers/a")
+        assert (answer.status, answer.json["error"]) == (404, "not-found")
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert not self.house.broker.counters.refusals, "programs ask before the first position"
+
     def test_a_note_of_passed_offsets(self) -> None:
         assert self.put("a", offset=3, quiet_from=1, quiet_topics="ab12").status == 204
         (row,) = self.readers()
