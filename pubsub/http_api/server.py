@@ -16,7 +16,7 @@ from pubsub.errors import Refused
 from pubsub.http_api.connections.http_channel import Channel
 from pubsub.http_api.publishing.message_publishing import PROTOCOL
 from pubsub.http_api.reading.history_response import RunInThread
-from pubsub.http_api.requests.api_error import BAD_REQUEST, PROBLEM, ApiError
+from pubsub.http_api.requests.api_error import BAD_REQUEST, PROBLEM, Absent, ApiError
 from pubsub.http_api.requests.api_request import ApiRequest
 from pubsub.http_api.requests.forwarded_requests import proved_identity
 from pubsub.http_api.requests.operator_places import OperatorPlaces
@@ -164,7 +164,8 @@ class HttpApiFactory(Factory):
         return self._origin.check(request)
 
     def _fail(self, request: ApiRequest, error: ApiError) -> None:
-        request.count_refusal(error)
+        if not isinstance(error, Absent):
+            request.count_refusal(error)
         request.answer(error.status, error.body(), PROBLEM, error.headers())
 
 

@@ -23,8 +23,8 @@ from pubsub.http_api.requests.api_error import (
     FULL,
     NOT_FOUND,
     NOT_SATISFIABLE,
-    PROBLEM,
     UNAVAILABLE,
+    Absent,
     ApiError,
 )
 from pubsub.http_api.requests.paging import PAGING, answer_page, page_request
@@ -173,10 +173,8 @@ class ReaderPositions:
         access.require_readers()
         found = await self.position(reader)
         if found is None:
-            # Not counted as a refusal: a program asks before it stores its first position.
-            error = ApiError(NOT_FOUND, "not-found", f"reader {reader[1]!r} has no position")
-            request.answer(error.status, error.body(), PROBLEM)
-            return
+            # A program asks before it stores its first position.
+            raise Absent(NOT_FOUND, "not-found", f"reader {reader[1]!r} has no position")
         epoch, _, offset = found.rpartition(":")
         answer: dict[str, object] = {"name": reader[1], "owner": reader[0]}
         answer |= {"offset": int(offset), "epoch": epoch}

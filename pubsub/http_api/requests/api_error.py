@@ -143,3 +143,7 @@ class ApiError(Exception):
         lines = [b"HTTP/1.1 %d %s" % (self.status, phrase(self.status))]
         lines += [f"{name}: {value}".encode() for name, value in headers.items()]
         return b"\r\n".join([*lines, b"Connection: close", b"", body])
+
+
+class Absent(ApiError):
+    """Answers the question whether something exists that does not: no refusal, so not counted."""
