@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
 
-from pubsub.abandoned_socket import drop_unsent
+from pubsub.client.abandoned_socket import drop_unsent
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
@@ -136,9 +137,11 @@ class _AsyncioStream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         self.write = self._transport.write
+        # Asked for here, because one with TLS that has ended has none.
+        self._socket: socket.socket | None = transport.get_extra_info("socket")
         address = transport.get_extra_info("peername")
-        if address is not None:
-            use_reno_on_loopback(transport.get_extra_info("socket"), address[0])
+        if address is not None and self._socket is not None:
+            use_reno_on_loopback(self._socket, address[0])
         self._observer.made(self)
 
     def eof_received(self) -> None:
@@ -160,7 +163,8 @@ class _AsyncioStream(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        drop_unsent(self._transport.get_extra_info("socket"))
+        if self._socket is not None:
+            drop_unsent(self._socket)
         self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:

@@ -8,10 +8,8 @@ import itertools
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.selectreactor import SelectReactor
@@ -228,26 +226,6 @@ class TapTests(SynchronousTestCase):
                 transport, _ = task.result()
                 assert transport.get_extra_info("peername") == ("127.0.0.1", port)
                 transport.abort()
-
-    def test_a_connection_is_given_up(self) -> None:
-        loop = TappedLoop(self.reactor, self.passed, self.receive)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-
-            async def give_up() -> None:
-                await loop.create_connection(lambda: self.inner, *server.getsockname())
-                assert loop.tap is not None
-                # More than the buffers of both sockets hold.
-                loop.tap.publish([(TOPIC, [bytes(8 * 1024**2)], 8 * 1024**2)])
-                loop.tap.abandon()
-
-            task = loop.create_task(give_up())
-            task.add_done_callback(lambda _: loop.call_soon(loop.stop))
-            loop.begin(TIMEOUT)
-            self.addCleanup(loop.end)
-            assert task.done()
-            peer, _ = server.accept()
-            with peer, pytest.raises(ConnectionResetError):
-                list(iter(partial(peer.recv, 65536), b""))
 
     def test_the_reactor_reads_messages_of_topics(self) -> None:
         self.read_by_the_reactor()

@@ -259,9 +259,6 @@ class NatsConnection:
             while self._outgoing:
                 self._lose(self._outgoing.popleft())
             with contextlib.suppress(TimeoutError, NatsError, OSError):
-                if not self._stopping and self._loop.tap is not None:
-                    # Of a server that does not answer. Late messages would follow newer ones.
-                    self._loop.tap.abandon()
                 await asyncio.wait_for(client.close(), _CLOSE)
             await cancel_others()
 

@@ -20,7 +20,6 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.abandoned_socket import drop_unsent
 from pubsub.backplane.engine.reactor_loop import ReactorLoop
 from pubsub.backplane.messages.subjects import ROOT
 
@@ -230,12 +229,6 @@ class Tap(asyncio.BufferedProtocol):
         """See ``IFileDescriptor``: ``doRead`` has failed, or the reactor ends."""
         if self._direct:
             self._direct = False
-            self.transport.abort()
-
-    def abandon(self) -> None:
-        """Give the connection up, with the bytes that have not arrived at the server."""
-        if self.transport is not None:
-            drop_unsent(self.transport.get_extra_info("socket"))
             self.transport.abort()
 
     def leave(self) -> None:
