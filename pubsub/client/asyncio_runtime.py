@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
 
-from pubsub.client.abandoned_socket import drop_unsent
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
@@ -22,6 +22,8 @@ _WRITE_BUFFER = 64 * 1024
 _READ_BYTES = 256 * 1024
 # Seconds after which the next address of a name is tried too, as by Twisted.
 _NEXT_ADDRESS = 0.3
+# SO_LINGER: on, with no seconds.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class _AsyncioWaiter:
@@ -164,7 +166,7 @@ class _AsyncioStream(asyncio.Protocol):
 
     def abort(self) -> None:
         if self._socket is not None:
-            drop_unsent(self._socket)
+            _drop_unsent(self._socket)
         self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:
@@ -175,3 +177,14 @@ class _AsyncioStream(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+
+def _drop_unsent(sock: socket.socket) -> None:
+    """Have the bytes dropped that the peer's system has not taken when ``sock`` is closed.
+
+    Otherwise the system goes on sending them for minutes. Once the network is back they would
+    arrive behind those of a newer connection.
+    """
+    # It may be closed already.
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -80,6 +80,7 @@ LOADS: Mapping[str, Load] = {
     "1-1, one at a time": Load(),
     "50-1, one at a time": Load(publishers=50, repetitions=64),
     "50-1, one at a time, confirmed": Load(publishers=50, repetitions=64, confirmed=True),
+    "1-1, three at a time, 5 topics in turn": Load(topics=5, sizes=(64, 128, 200)),
     "20-1, three at a time, 5 topics in turn": Load(
         publishers=20, topics=5, sizes=(64, 128, 200), repetitions=64
     ),

@@ -196,6 +196,7 @@ def test_a_second_signal_ends_the_wait(start: Start, number: signal.Signals) -> 
         # Those within a second of the first are part of the same request.
         until(signalled_again, again)
         broker.wait_line(r"connections did not close in time: \d+")
+        # By the last signal if that comes when the reactor has ended.
         assert broker.wait(20) in (-signal.SIGTERM, -signal.SIGINT)
         stuck.receive_until_reset()
 

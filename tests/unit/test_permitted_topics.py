@@ -34,7 +34,6 @@ class PermittedTopicsTests(SynchronousTestCase):
         self.broker = make_broker(self.clock, limits, self.store)
         self.topics = {n: self.broker.topics.create(f"t{n}") for n in CHANNELS}
         self.listener = make_listener(self.broker)
-        self.looked_up: list[int] = []
         self.mixes = AddressMixes(self.listener, self.resolve)
         self.heads = HeadTable(learn_publish)
         self.a, self.b = self.publisher(b"a"), self.publisher(b"b")
@@ -44,7 +43,6 @@ class PermittedTopicsTests(SynchronousTestCase):
             self.broker.router.subscribe(outbox, topic, Lines())
 
     def resolve(self, channel: int) -> Topic:
-        self.looked_up.append(channel)
         if channel not in self.topics:
             raise TopicNotFound(str(channel))
         return self.topics[channel]

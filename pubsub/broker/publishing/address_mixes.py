@@ -55,7 +55,7 @@ class ReadPublisher(Protocol):
     @property
     def access(self) -> AccessRules: ...
 
-    def may_publish_soon_to(self, permitted: PermittedTopics) -> None: ...
+    def use_permitted(self, permitted: PermittedTopics) -> None: ...
 
 
 class AddressMixes:
@@ -144,7 +144,7 @@ class AddressMixes:
             return False
         if sender is None:
             view = publisher.access.view
-            publisher.may_publish_soon_to(self._permitted.add(view, columns.addresses, topics))
+            publisher.use_permitted(self._permitted.add(view, columns.addresses, topics))
         return True
 
     def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
@@ -183,7 +183,7 @@ class AddressMixes:
         self._forget_topics()
 
     def _note_removed(self, _topic: Topic) -> None:
-        """Forget all topics when many have ended: nothing else would let go of these."""
+        """Forget topics, as nothing else would let go of them; most only when many have ended."""
         self._permitted.clear()
         self._removed += 1
         if self._removed > max(MAX_ENDED, len(self._topics) // 8):

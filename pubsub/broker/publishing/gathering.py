@@ -32,7 +32,7 @@ MOST_BYTES = 4096
 MOST_MESSAGES = MOST_BYTES // 64
 """Its messages, at most: each counts as many bytes more."""
 MOST_READ = 2 * MOST_BYTES
-"""Bytes of a read, its heads included, from which on it is not looked at for such messages."""
+"""Bytes of the largest read, its heads included, in which such messages are looked for."""
 # Bytes that are gathered: at most about a thousand messages, which may have as many topics.
 _TOGETHER = 64 * 1024
 # Gathered reads of a tick from which on the first of the next tick is gathered, too.
@@ -81,7 +81,7 @@ class Gathering:
     def takes(self, durability: Durability, protocol: str) -> bool:
         """Return whether messages of topics with this ``durability`` are gathered; begin to do so.
 
-        The topics are not looked at, so that their subscribers must be few.
+        The topics are not looked at. So it is false, too, if the router has many subscriptions.
         """
         if not self.is_open and not (self._router.gathers and self.begin(durability, protocol)):
             return False

@@ -245,7 +245,7 @@ class Publisher(PublisherTally):
             return False
         return gathering.queue.put_mixed(columns, tuple(topics), sender, protocol, self)
 
-    def may_publish_soon_to(self, permitted: PermittedTopics) -> None:
+    def use_permitted(self, permitted: PermittedTopics) -> None:
         """Have ``publish_alike`` take messages of the ``permitted`` topics from ``sender``."""
         self._permitted = permitted
 
