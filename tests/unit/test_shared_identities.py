@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 
@@ -20,6 +21,8 @@ from pubsub.backplane.identities.identity_entry import (
     points_key,
 )
 from pubsub.backplane.identities.shared_identities import SharedIdentities
+from pubsub.backplane.positions.shared_position import SharedPosition
+from pubsub.backplane.positions.shared_positions import SharedPositions
 from pubsub.broker.clients.identity_sharing import IdentityContent
 from pubsub.protocols.nsd.identities import PLACE_BYTES
 from tests.profiles import rounds
@@ -316,6 +319,33 @@ class MoveTests(IdentityCase):
         assert bodies(await self.polled(self.there, "ada", seen[-1][0], 1)) == ["2"]
         # It was not waited for.
         assert self.there.house.clock.seconds() - before < 0.5
+
+    async def test_a_broker_that_stops_tells_the_newest_places_first(self) -> None:
+        """Old ones are left out if the time is too short for all."""
+
+        async def note(numbers: log_numbers.LogNumbers) -> None:
+            """The last second of the log is not known otherwise."""
+
+        noting = patch.object(log_numbers.LogNumbers, "note", note)
+        noting.start()
+        self.addCleanup(noting.stop)
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        clock, at = self.here.house.clock, SharedPositions.at
+        when = 0
+        for number in range(10):
+            self.here.publish("a", b"%d" % number)
+            ((when, _),) = await self.polled(self.here, "ada", when, 1)
+        self.here.publish("a", b"last")
+        await self.settled(self.here, self.there)
+
+        def slow(positions: SharedPositions, offset: int) -> Deferred[SharedPosition]:
+            clock.rightNow += 1.5
+            return at(positions, offset)
+
+        with patch.object(SharedPositions, "at", slow):
+            await self.stopped(self.here)
+        assert bodies(await self.get(self.there, "ada", when)) == ["last"]
 
     async def test_a_broker_stops_soon_after_it_was_started_again(self) -> None:
         await self.begin("a")

@@ -9,7 +9,7 @@ state: then it has also seen each earlier request for one of its identities.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -169,14 +169,17 @@ class LogNumbers:
         finally:
             self._is_writing = False
 
-    async def stopped(self, given: Iterable[int]) -> None:
-        """Write where the log ends, and where the clients are that were ``given`` messages last."""
+    async def stopped(self, given: Sequence[int]) -> None:
+        """Write where the log ends, and where the clients are that were ``given`` messages last.
+
+        If the time is too short for all of ``given``, the first of them are left out.
+        """
         if not self._is_restored:
             await self._restore()
         until, known = self._clock.seconds() + _STOPPING, self._points.points
         more = {one.offset: one for one in known}
-        for offset in {self._store.next_offset, *given} - more.keys():
-            if self._clock.seconds() < until:
+        for offset in (self._store.next_offset, *reversed(given)):
+            if offset not in more and self._clock.seconds() < until:
                 more[offset] = NumberPoint(offset, await self._positions.at(offset))
         points = tuple([more[offset] for offset in sorted(more)])
         await self._put_points(PointsEntry(points, True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -77,8 +77,8 @@ class IdentityHolder(Protocol):
     def last_number(self, name: str) -> int:
         """Return the number that a client of an identity here has; 0 if it is not known."""
 
-    def given(self) -> Collection[int]:
-        """Return the offsets behind the messages that clients were given last."""
+    def given(self) -> Sequence[int]:
+        """Return the offsets behind the messages that clients were given last, in that order."""
 
     def adopt(self, name: str, claimed: ClaimedIdentity) -> Work:
         """Return the work of having this identity, in place of what is here of it.
