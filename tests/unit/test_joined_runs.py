@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from pubsub.store.memory_store import MemoryStore
 from pubsub.store.reading import joined_runs
 from pubsub.store.reading.joined_runs import ROW_BYTES, SMALL, JoinedRuns, decode_joined
 from pubsub.store.reading.log_reader import read_page
+from pubsub.store.reading.mixed_rows import rows_among
 from pubsub.store.reading.run_log import RunLog
 from pubsub.store.records.block import decode_block, encode_block
 from pubsub.store.records.stored_runs import RunRecord, StoredRun, batches_of, record_of
@@ -49,7 +50,7 @@ class Appended:
 
 @st.composite
 def appended(draw: st.DrawFn) -> Appended:
-    number = draw(st.sampled_from((1, 1, 1, 2, 5, SMALL + 1)))
+    number = draw(st.sampled_from((1, 1, 1, 2, 5, SMALL + 1, 70)))
     one_size = draw(st.booleans())
     sizes = st.just(draw(st.integers(0, 3))) if one_size else st.integers(0, 3)
     letter = draw(st.integers(0, 9))
@@ -102,20 +103,23 @@ def flat(batches: Iterable[Batch]) -> list[Flat]:
     return found
 
 
-class SmallPartsCase(SynchronousTestCase):
-    """With runs of several topics that are looked at in parts of four messages"""
-
-    def setUp(self) -> None:
-        small = patch.object(joined_runs, "_LOOKED", 4)
-        small.start()
-        self.addCleanup(small.stop)
+BOUNDS = st.sampled_from(((2048, 64, 512), (4, 64, 512), (12, 3, 5)))
+"""Messages of a run that are looked at together, rows worth a batch, and those of a batch."""
 
 
-class BlockTests(SmallPartsCase):
+@contextmanager
+def bounded(bounds: tuple[int, int, int]) -> Iterator[None]:
+    with ExitStack() as patches:
+        for name, bound in zip(("_LOOKED", "_MANY", "_ROWS"), bounds, strict=True):
+            patches.enter_context(patch.object(joined_runs, name, bound))
+        yield
+
+
+class BlockTests(SynchronousTestCase):
     """``decode_joined``"""
 
     @examples(2)
-    @given(APPENDED, TOPIC_SETS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 40))
+    @given(APPENDED, TOPIC_SETS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 40), BOUNDS)
     def test_it_has_the_messages_of_decode_block(
         self,
         appended: list[Appended],
@@ -123,6 +127,7 @@ class BlockTests(SmallPartsCase):
         start: int,
         stop: int,
         hidden: int,
+        bounds: tuple[int, int, int],
     ) -> None:
         records: list[RunRecord] = []
         offset = 7
@@ -144,7 +149,9 @@ class BlockTests(SmallPartsCase):
             if start <= message[0] < stop
         ]
         joined: list[Batch] = []
-        for run in decode_joined(block, topics, first_of, start, stop):
+        with bounded(bounds):
+            found = list(decode_joined(block, topics, first_of, start, stop))
+        for run in found:
             if isinstance(run, Batch):
                 assert run.run == 3
                 assert start <= run.offset < run.stop <= stop
@@ -229,7 +236,7 @@ def single(number: int) -> Batch:
     )
 
 
-class RunLogTests(SmallPartsCase):
+class RunLogTests(SynchronousTestCase):
     """``RunLog.read``"""
 
     @examples(2)
@@ -239,6 +246,7 @@ class RunLogTests(SmallPartsCase):
         st.integers(0, 40),
         st.sampled_from((1, 100, 400, 2**20)),
         st.none() | st.tuples(st.sampled_from(TOPICS), st.integers(0, 11)),
+        BOUNDS,
     )
     def test_joined_pages_have_the_same_messages(
         self,
@@ -247,6 +255,7 @@ class RunLogTests(SmallPartsCase):
         start: int,
         nbytes: int,
         ended: tuple[str, int] | None,
+        bounds: tuple[int, int, int],
     ) -> None:
         log = RunLog(1000, 2**20)
         for number, one in enumerate(appended):
@@ -254,9 +263,10 @@ class RunLogTests(SmallPartsCase):
             if ended is not None and number == ended[1]:
                 log.forget(ended[0], log.next_offset)
         plain = self.pages(lambda at: log.read(at, topics, nbytes), start, log.next_offset)
-        joined = self.pages(
-            lambda at: log.read(at, topics, nbytes, joined=True), start, log.next_offset
-        )
+        with bounded(bounds):
+            joined = self.pages(
+                lambda at: log.read(at, topics, nbytes, joined=True), start, log.next_offset
+            )
         assert flat(joined) == flat(plain)
 
     def pages(self, read: Callable[[int], Page], at: int, stop: int) -> list[Batch]:
@@ -305,13 +315,13 @@ class LargeRunTests(SynchronousTestCase):
     def test_only_what_the_page_has_room_for_is_decoded(self) -> None:
         block = encode_block([record_of(replace(self.batch, offset=0))], 3, 0, 20_000)
         found = decode_joined(block, self.wanted, lambda topic: 0, 0, 20_000)
-        with patch.object(joined_runs, "rows_among", wraps=joined_runs.rows_among) as looked:
+        with patch.object(joined_runs, "rows_among", wraps=rows_among) as looked:
             next(found)
         ((batch, _),) = [call.args for call in looked.call_args_list]
         assert batch.count < 5000
 
 
-class LogTests(SmallPartsCase):
+class LogTests(SynchronousTestCase):
     """``read_page`` of a log on disk"""
 
     @examples(2)
@@ -321,6 +331,7 @@ class LogTests(SmallPartsCase):
         st.integers(0, 40),
         st.sampled_from((1, 100, 400, 2**20)),
         st.none() | st.sampled_from(TOPICS),
+        BOUNDS,
     )
     def test_joined_pages_have_the_same_messages(
         self,
@@ -329,8 +340,9 @@ class LogTests(SmallPartsCase):
         start: int,
         nbytes: int,
         ended: str | None,
+        bounds: tuple[int, int, int],
     ) -> None:
-        with closing(Log(scratch(self) / "log")) as log:
+        with closing(Log(scratch(self) / "log")) as log, bounded(bounds):
             for number, group in enumerate(groups):
                 write(log, group)
                 if number == 1 and ended is not None:

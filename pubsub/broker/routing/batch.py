@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ MAX_HEADERS = 2**16 - 1
 MAX_SENDER = 255
 """Bytes of a sender."""
 _Key = TypeVar("_Key", bound=Hashable)
-_MARKED = re.compile(b"\x01+")
 _ONE_BYTE = 256
 # The place of the lowest byte in a u32 of this machine.
 _LOWEST = 0 if sys.byteorder == "little" else 3
@@ -65,8 +63,8 @@ def message_sizes(
     return [size + headers_nbytes(own) for size, own in zip(sizes, headers, strict=True)]
 
 
-def rows_with(columns: Columns, wanted: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Yield where rows of messages begin and end whose indexes are ``wanted``.
+def marks_of(columns: Columns, wanted: Sequence[int]) -> bytes:
+    """Return a byte for each message: 1 if its index is ``wanted``, otherwise 0.
 
     ``wanted`` has a flag for each index.
     """
@@ -74,10 +72,19 @@ def rows_with(columns: Columns, wanted: Sequence[bool]) -> Iterator[tuple[int, i
     # In C, as there are thousands of messages, of which few may be wanted.
     if len(flags) <= _ONE_BYTE:
         # All indexes are told apart by their lowest byte.
-        marks = columns.words(of_indexes=True)[_LOWEST::4].translate(flags.ljust(_ONE_BYTE, b"\0"))
-    else:
-        marks = bytes(map(flags.__getitem__, columns.indexes()))
-    return (row.span() for row in _MARKED.finditer(marks))
+        indexes = columns.words(of_indexes=True)[_LOWEST::4]
+        return indexes.translate(flags.ljust(_ONE_BYTE, b"\0"))
+    return bytes(map(flags.__getitem__, columns.indexes()))
+
+
+def rows_with(columns: Columns, wanted: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield where rows of messages begin and end whose indexes are ``wanted``; see ``marks_of``."""
+    marks, stop = marks_of(columns, wanted), 0
+    while (start := marks.find(1, stop)) >= 0:
+        stop = marks.find(0, start)
+        if stop < 0:
+            stop = len(marks)
+        yield start, stop
 
 
 def with_used(topics: tuple[str, ...], columns: Columns) -> tuple[tuple[str, ...], Columns]:

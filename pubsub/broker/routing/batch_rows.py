@@ -8,7 +8,9 @@ subscribers get are a batch with rows, too (see ``row_routing.py``).
 
 from __future__ import annotations
 
-from itertools import accumulate
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 
@@ -30,6 +32,19 @@ class BatchRows(NamedTuple):
     def stop(self) -> int:
         """The offset after the last message."""
         return self.offsets[-1] + self.counts[-1]
+
+    def numbers_of(self, first: Sequence[int], more: int) -> bytes:
+        """Return the number of each message, plus ``more``, as ``encode_rows`` takes them.
+
+        ``first`` are the offsets or the sequences of the rows.
+        """
+        if max(self.counts) == 1:
+            return array("Q", [more + number for number in first]).tobytes()
+        ranges = [
+            range(more + number, more + number + count)
+            for number, count in zip(first, self.counts, strict=True)
+        ]
+        return array("Q", chain.from_iterable(ranges)).tobytes()
 
     def shifted(self, number: int) -> BatchRows:
         """Return these rows with offsets that are larger by ``number``."""

@@ -142,12 +142,14 @@ def encode_joined(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
     if rows is None or writer is None:
         return encoder.encode(batch)
     found: list[tuple[bytes, int]] = []
-    one, stamps, start = copy(batch), [], 0
-    for one.timestamp, one.sender in zip(rows.timestamps, rows.senders, strict=True):
-        stamps.append(encoder.stamp(one))
+    one, stamped, start = copy(batch), [], 0
+    # Rows with the same time and sender, such as those of one read, have one stamp.
+    each = zip(rows.timestamps, rows.senders, rows.counts, strict=True)
+    for (one.timestamp, one.sender), same in groupby(each, itemgetter(0, 1)):
+        stamped.append((encoder.stamp(one), sum([count for _, _, count in same])))
     # Rows with the same stamp are written at once.
-    for stamp, same in groupby(zip(stamps, rows.counts, strict=True), itemgetter(0)):
-        stop = start + sum([count for _, count in same])
+    for stamp, alike in groupby(stamped, itemgetter(0)):
+        stop = start + sum([count for _, count in alike])
         found.append(writer.encode(batch.columns.slice(start, stop), stamp))
         start = stop
     return b"".join([data for data, _ in found]), sum([count for _, count in found])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from base64 import b64encode
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
@@ -46,8 +43,8 @@ def rows_of(
         # What rows differ in is a part of the names.
         about = (RowField.NAME,)
         columns, names = _rows_apart(batch, batch.rows, names)
-        number = _each(batch.rows.offsets, batch.rows.counts, 0)
-        id = _each(batch.rows.sequences, batch.rows.counts, _ID)
+        number = batch.rows.numbers_of(batch.rows.offsets, 0)
+        id = batch.rows.numbers_of(batch.rows.sequences, _ID)
     template: RowTemplate = (
         *before, b'{"offset": ', RowField.NUMBER if batch.has_place else b"null", *about,
         *((RowField.VALUE, b", ") if with_value else ()),
@@ -88,17 +85,6 @@ def _rows_apart(
         about = None if name is None else _about(timestamp, name, batch.protocol, sender)
         found.append(None if about is None else b"".join(about))  # type: ignore[arg-type]
     return columns, found
-
-
-def _each(numbers: Sequence[int], counts: Sequence[int], more: int) -> bytes:
-    """Return the number of each message, as ``encode_rows`` takes them, from those of rows."""
-    if max(counts) == 1:
-        return array("Q", [more + number for number in numbers]).tobytes()
-    ranges = [
-        range(more + number, more + number + count)
-        for number, count in zip(numbers, counts, strict=True)
-    ]
-    return array("Q", chain.from_iterable(ranges)).tobytes()
 
 
 @lru_cache(maxsize=64)

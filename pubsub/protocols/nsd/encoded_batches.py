@@ -37,15 +37,15 @@ def encode_batch(batch: Batch) -> bytes:
 
 def _encode_joined(batch: Batch, rows: BatchRows) -> tuple[bytes, int] | None:
     """Return the messages, each with a comma, and their number; None if a body is not text."""
-    columns, senders = indexed_by(batch.columns, rows.senders, rows.counts)
-    names: list[bytes | None] = [text(sender.decode(errors="replace")) for sender in senders]
-    numbers = chain.from_iterable(map(_numbers, rows.offsets, rows.counts))
-    row = _FROM, RowField.NAME, _WHEN, RowField.END, _BODY, RowField.TEXT, _END
-    return encode_rows(columns, row, names, 0, ends=[b"%d" % number for number in numbers])
-
-
-def _numbers(offset: int, count: int) -> range:
-    return range(offset + 1, offset + count + 1)
+    names: list[bytes | None] | None = None
+    columns, sender = batch.columns, rows.senders[0]
+    written: bytes | RowField = text(sender.decode(errors="replace"))
+    if rows.senders.count(sender) < len(rows.senders):
+        columns, senders = indexed_by(columns, rows.senders, rows.counts)
+        names = [text(one.decode(errors="replace")) for one in senders]
+        written = RowField.NAME
+    row = _FROM, written, _WHEN, RowField.NUMBER, _BODY, RowField.TEXT, _END
+    return encode_rows(columns, row, names, rows.numbers_of(rows.offsets, 1))
 
 
 # The first offset of a batch, its number of messages, their timestamp, the shift, and the offsets

@@ -7,19 +7,21 @@ the messages of one topic that follow one another.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, chain, groupby, repeat
-from typing import NamedTuple
+from itertools import chain, repeat
 
-from pubsub.broker.routing.batch import Batch, rows_with
+from pubsub.broker.routing.batch import Batch
 from pubsub.broker.routing.batch_rows import BatchRows
 from pubsub.kernel import Columns
+from pubsub.store.reading.mixed_rows import MixedRows, rows_among
 from pubsub.store.records.block import Block, BlockRuns, runs_of
 from pubsub.store.records.stored_runs import RunRecord, StoredRun
 
 SMALL = 32
 """Messages of the largest run that is joined with others: a larger one is worth a batch."""
+# Rows that one run of several topics has, so that they are worth a batch.
+_MANY = 64
 # Messages of a run of several topics that are looked at before the page is perhaps full.
 _LOOKED = 2048
 # Rows of a batch, and bytes of its payloads unless it has one row, at most: the page is cut between
@@ -30,61 +32,6 @@ ROW_BYTES = 128
 JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
 """A run: number of messages, topic, first offset, sequence, timestamp, sender, size of each message
 or the lengths, and the payloads, joined."""
-
-
-class MixedRows(NamedTuple):
-    """Messages of one run of several topics, as rows; ``begins`` are their places in the run."""
-
-    batch: Batch
-    counts: list[int]
-    indexes: list[int]
-    begins: list[int]
-    sizes: array[int]
-    data: bytes
-
-    def part(self, start: int, stop: int) -> MixedRows:
-        """Return the rows from ``start`` to before ``stop``."""
-        low = sum(self.counts[:start])
-        high = low + sum(self.counts[start:stop])
-        at = sum(self.sizes[:low])
-        sizes = self.sizes[low:high]
-        return MixedRows(
-            self.batch, self.counts[start:stop], self.indexes[start:stop],
-            self.begins[start:stop], sizes, self.data[at : at + sum(sizes)],
-        )  # fmt: skip
-
-    def row_sizes(self) -> Iterable[int | array[int]]:
-        """Return the size of the message of each row, or its sizes if one has several."""
-        if len(self.sizes) == len(self.counts):
-            return self.sizes
-        ends = accumulate(self.counts)
-        return [self.sizes[end - count : end] for end, count in zip(ends, self.counts, strict=True)]
-
-    def within(self, first: Mapping[int, int], start: int, stop: int) -> MixedRows:
-        """Return the messages with offsets from ``start`` to before ``stop``.
-
-        Rows that begin before the offset that ``first`` has for their index are left out.
-        """
-        offset = self.batch.offset
-        if start <= offset and stop >= self.batch.stop and max(first.values(), default=0) <= offset:
-            return self
-        found = MixedRows(self.batch, [], [], [], array("I"), b"")
-        parts = []
-        at = place = 0
-        for count, index, begin in zip(self.counts, self.indexes, self.begins, strict=True):
-            low = min(max(start - offset - begin, 0), count)
-            high = max(min(stop - offset - begin, count), low)
-            before = at + sum(self.sizes[place : place + low])
-            sizes = self.sizes[place + low : place + high]
-            if sizes and offset + begin >= first[index]:
-                found.counts.append(high - low)
-                found.indexes.append(index)
-                found.begins.append(begin + low)
-                found.sizes.extend(sizes)
-                parts.append(self.data[before : before + sum(sizes)])
-            at += sum(self.sizes[place : place + count])
-            place += count
-        return found._replace(data=b"".join(parts))
 
 
 class JoinedRuns:
@@ -111,18 +58,21 @@ class JoinedRuns:
     def add_mixed(self, rows: MixedRows, run: int) -> None:
         """Add messages of a run of several topics of this run of the broker."""
         batch, number = rows.batch, len(rows.counts)
-        if not number:
+        if number > _MANY:
+            self.finish()
+            self._found += [part.made(run) for part in rows.cut(_ROWS, _BYTES)]
             return
-        if number > 1 and (number > _ROWS or len(rows.data) > _BYTES):
+        if number > 1 and rows.columns.nbytes > _BYTES:
             self.add_mixed(rows.part(0, number // 2), run)
             self.add_mixed(rows.part(number // 2, number), run)
             return
-        key, nbytes = (batch.protocol, run), self._nbytes + len(rows.data)
+        key, nbytes = (batch.protocol, run), self._nbytes + rows.columns.nbytes
         if self._key != key or len(self._rows) + number > _ROWS or nbytes > _BYTES:
             self.finish()
-            self._key, nbytes = key, len(rows.data)
+            self._key, nbytes = key, rows.columns.nbytes
         self._nbytes = nbytes
         offset, sequence, topics = batch.offset, batch.sequence, batch.topics
+        data, sizes, _ = rows.columns.pack()
         self._rows += zip(
             rows.counts,
             [topics[index] for index in rows.indexes],
@@ -130,9 +80,9 @@ class JoinedRuns:
             [sequence + begin for begin in rows.begins],
             repeat(batch.timestamp),
             repeat(batch.sender),
-            rows.row_sizes(),
+            rows.sizes_of_each(sizes),
             # All payloads are those of the first row, as the batch has them in one piece.
-            chain([rows.data], repeat(b"")),
+            chain([data], repeat(b"")),
             strict=False,
         )
 
@@ -243,50 +193,12 @@ def parts_among(
         # A part need not have the beginning of its first row.
         yield rows_among(batch, first).within(first, start, stop)
         return
-    end = min(stop - offset, batch.count)
-    for at in range(max(start - offset, 0), end, step):
+    begin, end = max(start - offset, 0), min(stop - offset, batch.count)
+    if not begin and end == batch.count <= step:
+        yield rows_among(batch, first)
+        return
+    for at in range(begin, end, step):
         yield rows_among(batch.slice(at, min(at + step, end)), first)
-
-
-def rows_among(batch: Batch, wanted: Container[int]) -> MixedRows:
-    """Return the messages of the indexes ``wanted``, as rows of one topic.
-
-    The batch is one of several topics, with one sender and no headers.
-    """
-    columns = batch.columns
-    indexes = range(len(batch.topics))
-    # A call for each message would cost more than the messages that are wanted, which may be few.
-    kept = columns.remap([index if index in wanted else -1 for index in indexes])
-    data, sizes, words = kept.pack()
-    numbers = memoryview(words).cast("I")
-    spans = list(rows_with(columns, [index in wanted for index in indexes]))
-    if len(spans) == len(numbers):
-        rows = [1] * len(spans), numbers.tolist(), [begin for begin, _ in spans]
-    else:
-        rows = _rows_within(spans, numbers)
-    return MixedRows(batch, *rows, array("I", sizes), data)
-
-
-def _rows_within(
-    spans: Iterable[tuple[int, int]], numbers: memoryview[int]
-) -> tuple[list[int], list[int], list[int]]:
-    """Return the lengths of rows of one index, their indexes, and where they begin.
-
-    ``spans`` are where messages follow one another, and ``numbers`` the indexes of them all.
-    """
-    counts: list[int] = []
-    indexes: list[int] = []
-    begins: list[int] = []
-    at = 0
-    for begin, end in spans:
-        stop = at + end - begin
-        for index, row in groupby(numbers[at:stop]):
-            counts.append(len(list(row)))
-            indexes.append(index)
-            begins.append(begin)
-            begin += counts[-1]
-        at = stop
-    return counts, indexes, begins
 
 
 def batches_among(
@@ -301,7 +213,7 @@ def batches_among(
     reached = batch.stop
     for part in parts_among(batch, first, batch.offset, reached):
         joined.add_mixed(part, batch.run)
-        max_bytes -= len(part.data) + len(part.counts) * ROW_BYTES
+        max_bytes -= part.columns.nbytes + len(part.counts) * ROW_BYTES
         if max_bytes <= 0:
             reached = part.batch.stop
             break

@@ -9,6 +9,7 @@ from itertools import accumulate, chain
 from pubsub.broker.routing.batch import Batch, Page, rows_with
 from pubsub.kernel import Senders
 from pubsub.store.reading.joined_runs import ROW_BYTES, JoinedRuns, batches_among, rows_of
+from pubsub.store.reading.mixed_rows import places_of
 from pubsub.store.records.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -247,7 +248,7 @@ class RunLog:
         mixed = mixed_topics_of(record)
         if mixed is None:
             return self._is_shown(record, topics)
-        return topics is None or not topics.isdisjoint(mixed)
+        return topics is None or not places_of(mixed).keys().isdisjoint(topics)
 
     def _has_hidden(self, record: RunRecord, topics: Iterable[str]) -> bool:
         """Return whether a message may be hidden; its topic is one of ``topics``."""
@@ -298,11 +299,9 @@ class RunLog:
         has_all = topics is None or topics.issuperset(batch.topics)
         if has_all and not self._has_hidden(record, batch.topics):
             return [batch], stop
-        first = {
-            index: self._forgotten.get(topic, 0)
-            for index, topic in enumerate(batch.topics)
-            if topics is None or topic in topics
-        }
+        places = places_of(batch.topics)
+        among = places.keys() if topics is None else places.keys() & topics
+        first = {places[topic]: self._forgotten.get(topic, 0) for topic in among}
         if joined and batch.headers is None:
             return batches_among(batch, first, room)
         return [run for index, run in batch.runs(first) if run.offset >= first[index]], stop
