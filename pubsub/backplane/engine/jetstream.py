@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig, StreamInfo
 
-# The numbers of errors: of a cluster most of whose servers are away, and of a new stream that
-# another broker was first to make, or whose subjects are those of another one.
-_NO_LEADER, _EXISTS, _OVERLAP = 10008, 10058, 10065
+# The numbers of errors: of a cluster most of whose servers are away, and of a new stream for which
+# there are too few servers, which another broker was first to make, or whose subjects are those of
+# another one.
+_NO_LEADER, _NO_PEERS, _EXISTS, _OVERLAP = 10008, 10005, 10058, 10065
+# In the description of an error: servers are away that would have the stream.
+_OFFLINE = "offline"
 
 
 class NoLeader(TimeoutError):
-    """Most servers of the cluster are away."""
+    """Servers of the cluster are away, such as most of them, or a new one has not started."""
 
 
 @contextmanager
@@ -63,7 +66,8 @@ async def make_stream(
     """Make the stream unless it is there; return what is there.
 
     Raises Unusable if the engine does not create it; the message names it by ``label``, and the
-    ``settings`` to check. An engine that is about to start raises ServiceUnavailableError.
+    ``settings`` to check. An engine that is about to start raises ServiceUnavailableError, and a
+    cluster without the servers for the stream NoLeader.
     """
     assert config.name is not None
     try:
@@ -78,6 +82,10 @@ async def make_stream(
         if error.err_code == _EXISTS:
             # With other settings, which are in force.
             return await js.stream_info(config.name)
+        if error.err_code == _NO_PEERS and _OFFLINE in (error.description or ""):
+            raise NoLeader(
+                f"servers of its cluster are away that are to have the {label}"
+            ) from None
         if error.err_code == _OVERLAP:
             raise Unusable(
                 f"it does not create the {label}: another stream has its subjects; remove that "
