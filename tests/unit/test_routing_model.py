@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from unittest import mock
@@ -13,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.delivery.slow_policy import DROP, SlowPolicy
 from pubsub.broker.memory_budget import SUBSCRIPTIONS
+from pubsub.broker.routing import common_encoder, mixed_routing, sliced_routing
 from pubsub.broker.routing import router as router_module
-from pubsub.broker.routing import sliced_routing
 from pubsub.broker.topic_space.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples
@@ -272,6 +273,22 @@ class ModelTests(SynchronousTestCase):
     @examples(8)
     @given(STEPS, st.booleans())
     def test_in_slices(self, steps: list[Step], framed: bool) -> None:
+        self.check_slices(steps, framed)
+
+    @examples(8)
+    @given(STEPS)
+    def test_in_slices_with_shared_frames(self, steps: list[Step]) -> None:
+        with ExitStack() as patches:
+            for module, name, value in (
+                (common_encoder, "_SEVERAL", 1),
+                (common_encoder, "_CALLS", 1),
+                (mixed_routing, "_REPEATED", 0),
+                (sliced_routing, "_SHARING", 2),
+            ):
+                patches.enter_context(mock.patch.object(module, name, value))
+            self.check_slices(steps, framed=True)
+
+    def check_slices(self, steps: list[Step], framed: bool) -> None:
         with (
             mock.patch.object(router_module, "_FEW_AUDIENCES", 0),
             mock.patch.object(sliced_routing, "_UNITS", 1),

@@ -29,7 +29,7 @@ from pubsub.broker.routing.audience import (
     write_pending,
 )
 from pubsub.broker.routing.combination_cache import CombinationCache
-from pubsub.broker.routing.mixed_routing import collect_mixed
+from pubsub.broker.routing.mixed_routing import SharedFrames, collect_mixed
 from pubsub.broker.routing.sliced_routing import SlicedRouting
 from pubsub.broker.routing.topic_mix import TopicMix
 from pubsub.broker.topic_space.interest import TopicInterest
@@ -150,17 +150,17 @@ class Router:
 
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
         """Encode ``batch`` for the audiences of the topics of ``mix``."""
-        audiences = mix.current
+        audiences, frames = mix.current, SharedFrames.of(mix, batch)
         if self.waiting or (
             (audiences is None or len(audiences) > _FEW_AUDIENCES)
-            and self._sliced.is_long(mix, batch)
+            and self._sliced.is_long(mix, batch, frames)
         ):
             self._sliced.put(batch, mix=mix)
             audiences = ()
         if audiences is None:
             audiences = mix.audiences()
         if audiences:
-            collect_mixed(self, mix, audiences, batch)
+            collect_mixed(self, mix, audiences, batch, frames)
         behind, topics = self.behind, mix.topics
         if behind and (len(topics) > batch.count or not behind.isdisjoint(topics)):
             for index, count, _ in batch.columns.totals():

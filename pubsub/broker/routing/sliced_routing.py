@@ -21,12 +21,14 @@ from sys import maxsize
 from typing import TYPE_CHECKING
 
 from pubsub.broker.routing.audience import WRITE_BYTES, Audience, Share
+from pubsub.broker.routing.mixed_routing import SharedFrames
 from pubsub.broker.routing.targets import Targets
 
 if TYPE_CHECKING:
     from pubsub.broker.routing.batch import Batch
     from pubsub.broker.routing.encoders import BatchEncoder
     from pubsub.broker.routing.message_router import MessageRouter
+    from pubsub.broker.routing.mixed_audience import MixedAudience
     from pubsub.broker.routing.topic_mix import TopicMix
     from pubsub.broker.topic_space.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
@@ -36,8 +38,11 @@ _UNITS = 300
 _CHANGING, _FEW = 6, 64
 # Memory that a waiting change takes for a subscriber.
 _CHANGE_BYTES = 80
-# Messages that are encoded for an audience in one unit: as frames by the kernel, and otherwise.
-_MESSAGES, _OTHERS = 256, 16
+# Messages that are encoded for an audience in one unit: as frames by the kernel, by copying frames
+# that audiences share, and otherwise.
+_MESSAGES, _COPIED, _OTHERS = 256, 1024, 16
+# Audiences for which shared frames are made at a time.
+_SHARING = 16
 # Bytes of messages that may come while publishers are held: some cannot be, such as other brokers.
 _LATE_BYTES = 16 * WRITE_BYTES
 
@@ -112,9 +117,9 @@ class SlicedRouting:
         self._is_running = self._is_scheduled = False
         self._late_bytes = 0
 
-    def is_long(self, mix: TopicMix, batch: Batch) -> bool:
+    def is_long(self, mix: TopicMix, batch: Batch, frames: SharedFrames | None) -> bool:
         """Return whether routing ``batch`` would take too much of a tick."""
-        return mix.effort(_units(batch)) > _UNITS
+        return mix.effort(_units(batch, _MESSAGES if frames is None else _COPIED)) > _UNITS
 
     def put(self, batch: Batch, topic: Topic | None = None, mix: TopicMix | None = None) -> None:
         """Route ``batch`` of ``topic`` or ``mix`` after the batches that wait."""
@@ -263,20 +268,40 @@ class SlicedRouting:
             # The messages of the audiences are not for the subscribers that join them.
             self._router.hand_over()
             yield from mix.prepare()
+        frames, audiences = SharedFrames.of(mix, batch), mix.prepared()
+        if frames is not None:
+            for at in range(0, len(audiences), _SHARING):
+                yield self._collect_shared(one, audiences[at : at + _SHARING], frames)
+            return
         indexes = batch.columns.words(of_indexes=True)
-        for audience in mix.prepared():
+        for audience in audiences:
             yield self._collect(one, audience, Share(mix.topics, indexes, audience.wanted))
+
+    def _collect_shared(
+        self, one: _WaitingBatch, audiences: Sequence[MixedAudience], frames: SharedFrames
+    ) -> int:
+        left = [(audience, _rest(one, audience)) for audience in audiences]
+        found = [(audience, rest) for audience, rest in left if rest is not None]
+        if found:
+            frames.collect(self._router, found)
+        return len(audiences) * _units(one.batch, _COPIED)
 
     def _collect(self, one: _WaitingBatch, audience: Audience, source: DeliverySource) -> int:
         """Encode the messages for ``audience``; return the units of work."""
-        targets: Sequence[Recipient] = audience.targets
-        if not one.done.isdisjoint(targets):
-            targets = [recipient for recipient in targets if recipient not in one.done]
-            audience = _Rest(audience.encoder, targets)
-        if targets:
-            one.done.update(targets)
-            self._router.collect(audience, one.batch, source)
+        rest = _rest(one, audience)
+        if rest is not None:
+            self._router.collect(rest, one.batch, source)
         return _units(one.batch, _OTHERS if audience.encoder.writer is None else _MESSAGES)
+
+
+def _rest(one: _WaitingBatch, audience: Audience) -> Audience | None:
+    """Return ``audience`` without the outboxes that are done, which it is now; None if all are."""
+    targets: Sequence[Recipient] = audience.targets
+    if not one.done.isdisjoint(targets):
+        targets = [recipient for recipient in targets if recipient not in one.done]
+        audience = _Rest(audience.encoder, targets)
+    one.done.update(targets)
+    return audience if targets else None
 
 
 def _nbytes(one: _WaitingBatch | _Changing) -> int:
@@ -285,6 +310,6 @@ def _nbytes(one: _WaitingBatch | _Changing) -> int:
     return _CHANGE_BYTES * len(one.recipients)
 
 
-def _units(batch: Batch, of_each: int = _MESSAGES) -> int:
+def _units(batch: Batch, of_each: int) -> int:
     """Return the units of work to encode ``batch``, with as many messages ``of_each``."""
     return 1 + batch.count // of_each
