@@ -58,6 +58,8 @@ class JoinedRuns:
     def add_mixed(self, rows: MixedRows, run: int) -> None:
         """Add messages of a run of several topics of this run of the broker."""
         batch, number = rows.batch, len(rows.counts)
+        if not number:
+            return
         if number > _MANY:
             self.finish()
             self._found += [part.made(run) for part in rows.cut(_ROWS, _BYTES)]
