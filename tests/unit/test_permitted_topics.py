@@ -173,6 +173,14 @@ class PermittedTopicsTests(SynchronousTestCase):
         self.begin()
         assert self.read(self.a, "1x", "2x") == "alike"
 
+    def test_the_views_of_replaced_rules_are_not_kept(self) -> None:
+        self.know()
+        before = self.broker.memory.cached
+        for _ in range(3):
+            self.listener.reconfigure(self.listener.settings)
+            self.know()
+        assert self.broker.memory.cached == before
+
     def test_the_memory_for_addresses_is_counted_and_bounded(self) -> None:
         before = self.broker.memory.cached
         self.know()

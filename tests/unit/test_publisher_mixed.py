@@ -306,7 +306,7 @@ class MixesTests(MixedCase):
     def setUp(self) -> None:
         super().setUp()
         self.resolved: list[str] = []
-        self.mixes = AddressMixes(self.broker, self.resolve)
+        self.mixes = AddressMixes(make_listener(self.broker), self.resolve)
 
     def resolve(self, address: str) -> Topic:
         """An address is the name of its topic in any case, and perhaps a number."""

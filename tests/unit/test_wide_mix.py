@@ -59,7 +59,7 @@ class WideCase(SynchronousTestCase):
         self.clock = clock_at()
         self.broker = make_broker(self.clock, BrokerLimits(max_memory=MEMORY))
         self.topics = {name: self.broker.topics.create(name) for name in "abcde"}
-        self.mixes = AddressMixes(self.broker, self.resolve)
+        self.mixes = AddressMixes(make_listener(self.broker), self.resolve)
         self.patch(  # type: ignore[no-untyped-call]
             PastCombinations, "note", lambda _past, _key: False
         )

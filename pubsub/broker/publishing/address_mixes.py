@@ -44,6 +44,9 @@ class RoutedListener(Protocol):
     slices: Slices
     topics: TopicRegistry
 
+    @property
+    def access_version(self) -> object: ...
+
 
 class ReadPublisher(Protocol):
     """The ``Publisher`` of a read."""
@@ -78,7 +81,7 @@ class AddressMixes:
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
         self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
-        self._permitted = PermittedByView(router.memory)
+        self._permitted = PermittedByView(router.memory, lambda: listener.access_version)
         self._removed = 0
         for watcher in (self._note_removed, self._known.note_ended):
             listener.topics.watch_removal(watcher)

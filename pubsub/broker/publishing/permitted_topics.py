@@ -7,7 +7,7 @@ the address that the frames have, for all clients with equal rights on a listene
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.topic_space.publishing_state import state_changes
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from pubsub.broker.topic_space.durability import Durability
     from pubsub.broker.topic_space.topics import Topic
 
-# Addresses of all views together, and the estimated bytes of each; those of a view are its own.
-_ADDRESSES, _ADDRESS_BYTES, _VIEW_BYTES = 16_384, 120, 600
+# Estimated bytes of an address, and of a view that nothing else keeps (the rules about a client and
+# some decisions); of all together, as thousands of clients may have rules of their own.
+_ADDRESS_BYTES, _VIEW_BYTES, _MOST_BYTES = 120, 4000, 16 * 1024 * 1024
 
 
 class PermittedTopics:
     """The topics ``by_address`` that clients with the rights of ``view`` may publish to.
 
     This broker hosts them, they have the same ``durability``, and nothing blocks them, as long as
-    ``state_changes`` has ``seen``.
+    ``state_changes`` has ``seen``. ``view`` is None if they have been forgotten for good.
     """
 
     __slots__ = ("by_address", "durability", "seen", "view")
 
     def __init__(self, view: View, durability: Durability) -> None:
-        self.view = view
+        self.view: View | None = view
         self.by_address: dict[Any, Topic] = {}
         self.durability = durability
         self.seen = state_changes.count
@@ -45,17 +46,26 @@ class PermittedTopics:
 
 
 class PermittedByView:
-    """The ``PermittedTopics`` of each view that clients of a listener have."""
+    """The ``PermittedTopics`` of each view that clients of a listener have.
 
-    def __init__(self, memory: MemoryBudget) -> None:
+    ``version`` returns another value once the rules have changed, and so the views.
+    """
+
+    def __init__(self, memory: MemoryBudget, version: Callable[[], object]) -> None:
+        self._version = version
+        self._seen = version()
         self._found: dict[View, PermittedTopics] = {}
-        self._account = memory.cache(_ADDRESSES * _ADDRESS_BYTES, self._forget)
+        self._account = memory.cache(_MOST_BYTES, self._forget)
 
     def add(self, view: View, addresses: Sequence[Any], topics: Sequence[Topic]) -> PermittedTopics:
         """Remember ``topics``, each with its address; they have just been looked at."""
         durability = topics[0].durability
         found = self._found.get(view)
         if found is None:
+            if self._seen != (version := self._version()):
+                # Nothing else would let go of the views of rules that were replaced.
+                self.clear()
+                self._seen = version
             self._account.charge(_VIEW_BYTES)
             found = self._found[view] = PermittedTopics(view, durability)
         elif found.seen != state_changes.count or found.durability is not durability:
@@ -75,4 +85,5 @@ class PermittedByView:
         # Publishers may have these objects.
         for found in self._found.values():
             found.by_address.clear()
+            found.view = None
         self._found.clear()
