@@ -255,6 +255,50 @@ class PartitionTests(LeaseCase):
         assert not self.lease(here).ended
         assert self.own(there) == TAKEN
 
+    def lose_the_state(self) -> None:
+        """The engine has lost its disk, and no broker reaches it yet."""
+        for broker in self.brokers:
+            broker.state.leave()
+        self.bucket.clear()
+
+    def test_the_shared_state_is_lost(self) -> None:
+        lines = logged(self)
+        here, there = self.two()
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE) + wire.subscribe(OWNER))
+        self.settle()
+        self.lose_the_state()
+        for broker in self.brokers:
+            broker.state.come_back()
+        self.settle()
+        assert self.own(there, raw=OTHER) == TAKEN
+        found = self.entry("news")
+        assert (found.owner, bool(found.key)) == (here.leases.id, True)
+        self.after(LEASE * 3)
+        assert self.own(there, raw=OTHER) == TAKEN
+        owner.send(wire.publish(OWNER, b"x"))
+        assert owner.take() == wire.message(b"x")
+        assert here.figure("leases_lost") == 0
+        assert not [line for line in lines if "sign of life" in line]
+        assert len([line for line in lines if "the shared state was lost" in line]) == 2
+        # It is free when its owner leaves.
+        owner.stream.lose()
+        self.settle()
+        assert self.own(there, raw=OTHER) == b""
+
+    def test_the_shared_state_is_lost_and_another_broker_is_first(self) -> None:
+        here, there = self.two()
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE) + wire.subscribe(OWNER))
+        self.settle()
+        self.lose_the_state()
+        there.state.come_back()
+        self.settle()
+        assert self.own(there, raw=OTHER) == b""
+        here.state.come_back()
+        self.settle()
+        assert owner.take() == OVER
+        assert here.names() == []
+        assert self.entry("news").owner == there.leases.id
+
     def test_an_end_that_is_reported_late(self) -> None:
         here, there = self.two()
         self.own(here)

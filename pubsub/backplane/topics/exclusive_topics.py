@@ -109,6 +109,20 @@ class ExclusiveTopics:
 
     # Changes of the shared state
 
+    def at_bucket(self, id: bytes) -> None:
+        """``id`` is that of the bucket. Another one than before has neither leases nor topics."""
+        if self._entries.at_bucket(id):
+            log.warn(
+                "backplane: the shared state was lost and made again; this broker puts back what "
+                "it knows; find out why NATS has lost the bucket 'pubsub'"
+            )
+            self._leases.begin_again()
+            self._keep_id()
+
+    def is_shared(self, name: str) -> bool:
+        """Return whether ``name`` is exclusive here, and the shared state had it."""
+        return name in self._names and self._entries.get(name) is not None
+
     def is_elsewhere(self, name: str) -> bool:
         """Return whether the owner of ``name`` is a client of another broker."""
         known = self._entries.get(name)

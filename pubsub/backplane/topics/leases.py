@@ -183,10 +183,14 @@ class Leases:
 
     def _lose(self) -> None:
         self.losses += 1
+        self.begin_again()
+        self.lost()
+
+    def begin_again(self) -> None:
+        """Give up this broker's lease for another one, which begins when it is needed."""
         self.former.add(self.id)
         self.id, self._revision, self._changed = _new_id(), 0, -inf
         self._has_begun = self._is_asked = False
-        self.lost()
 
     def _schedule(self) -> None:
         self._timer = self._clock.callLater(min(1.0, self._seconds / 12), self._tick)

@@ -63,13 +63,17 @@ class SharedEntries:
         """Read the entries that the previous run shared."""
         self._ids = dict(self._store.items(IDS))
 
-    def at_bucket(self, id: bytes) -> None:
-        """``id`` is that of the bucket; entries of another bucket are discarded."""
-        if id != self._bucket:
-            self._bucket = id
+    def at_bucket(self, id: bytes) -> bool:
+        """``id`` is that of the bucket; return whether it was another one before.
+
+        Its entries are discarded.
+        """
+        before, self._bucket = self._bucket, id
+        if id != before:
             self._memory.free(_ENTRY_BYTES * len(self._known))
             self._known.clear()
             self._owned.clear()
+        return before not in (b"", id)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -81,7 +81,7 @@ class SharedTopics(Service):
         # The entries that were reported of topics whose locks are held.
         self._postponed: dict[str, StateEntry] = {}
         self._unshared = UnsharedTopics(
-            broker, self._entries, self._locks, in_thread, self._run, self._postpone
+            broker, self._entries, self._locks, in_thread, self._run, self._postpone, leases
         )
         self._malformed = self._not_made = 0
         broker.topic_lifecycle.sharing = self
@@ -147,6 +147,9 @@ class SharedTopics(Service):
 
     def state_changed(self, entries: Sequence[StateEntry]) -> None:
         """See ``StateWatcher``."""
+        for one in entries:
+            if one.key == state_format.KEY:
+                self._exclusive.at_bucket(one.value)
         self._arrive(entries)
 
     def state_complete(self) -> None:
@@ -186,9 +189,6 @@ class SharedTopics(Service):
             self._applying = False
 
     def _apply(self, reported: StateEntry) -> None:
-        if reported.key == state_format.KEY:
-            self._entries.at_bucket(reported.value)
-            return
         name = topic_of(reported.key)
         if name is None or name.startswith(RESERVED):
             return
@@ -319,7 +319,7 @@ class SharedTopics(Service):
                 self._entries.forget(name)
             yield
         for topic in self._topics.with_prefix(b""):
-            if topic.hosted and topic.name not in self._keys.exclusive:
+            if topic.hosted and not self._exclusive.is_shared(topic.name):
                 self.claimed(topic)
             yield
         if now == self._entries.round:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.backplane.state.name_locks import NameLocks
+    from pubsub.backplane.topics.leases import Leases
     from pubsub.backplane.topics.shared_entries import Known, SharedEntries
     from pubsub.backplane.topics.topic_changes import InThread
     from pubsub.broker.service import BrokerService
@@ -38,7 +39,8 @@ class UnsharedTopics:
     """The names of such topics.
 
     ``run`` begins a coroutine, whose errors it handles. ``postpone`` is given the entry that
-    another broker has put first, to be applied after the turn of the topic.
+    another broker has put first, to be applied after the turn of the topic. Exclusive topics, which
+    a new shared state lacks, have the lease of this broker, of ``leases``.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class UnsharedTopics:
         in_thread: InThread,
         run: Callable[[Coroutine[Any, Any, None]], Deferred[None]],
         postpone: Callable[[str, StateEntry], None],
+        leases: Leases,
     ) -> None:
         self._topics = broker.topics
         self._lifecycle = broker.topic_lifecycle
@@ -58,6 +61,7 @@ class UnsharedTopics:
         self._in_thread = in_thread
         self._run = run
         self._postpone = postpone
+        self._leases = leases
         self._later = LaterCalls(entries.clock)
         self._names: dict[str, None] = {}
         self._under_way = 0
@@ -120,7 +124,8 @@ class UnsharedTopics:
 
     async def _share_now(self, name: str) -> None:
         topic = self._topics.get(name)
-        if topic is None or not topic.hosted or name in self._keys.exclusive:
+        is_exclusive = name in self._keys.exclusive
+        if topic is None or not topic.hosted or (is_exclusive and self._entries.get(name)):
             return
         known = self._entries.current(name)
         if known is not None and (known.entry.key or topic not in self._keys):
@@ -160,7 +165,8 @@ class UnsharedTopics:
         """Put the local state of a topic that the shared state lacks, or whose key it lacks."""
         key = await self._key(name)
         id = self._entries.id_of(name) or self._entries.new_id()
-        entry = TopicEntry(id, self._lifecycle.is_sync(name), key)
+        owner = await self._leases.hold() if name in self._keys.exclusive else ""
+        entry = TopicEntry(id, self._lifecycle.is_sync(name), key, owner=owner)
         expected = 0 if known is None else known.revision
         try:
             revision = await self._entries.put(name, entry, expected)
