@@ -47,6 +47,14 @@ class MissingMessagesTests(SynchronousTestCase):
         missing.arrived("a", MissingBefore(1, 20, 50), (1, 10))
         assert missing.offset == 30
 
+    def test_messages_that_come_again(self) -> None:
+        self.made().expect(["a"])
+        missing = self.made()
+        assert not missing.arrived("a", MissingBefore(1, 5, 30), (1, 7))
+        assert missing.offset == 0
+        missing.expect(["a"])
+        assert missing.arrived("a", MissingBefore(1, 8, 30), (1, 7))
+
     def test_the_first_messages_of_an_origin_behind_a_gap(self) -> None:
         self.made().expect([])
         missing = self.made()

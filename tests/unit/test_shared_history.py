@@ -338,6 +338,25 @@ class FailureTests(ReplicaCase):
         await self.has(there, [*numbers(0, 10), b"new"])
         await self.has(here, [*numbers(0, 10), b"new"])
 
+    async def test_messages_that_only_the_former_stream_had(self) -> None:
+        here, there, third = self.node(), self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there, third)
+        lines = logged(self)
+        await there.stop()
+        here.publish("t", b"1")
+        await self.settled(here, third)
+        self.log.leave()
+        self.log.clear()
+        self.log.come_back()
+        here.publish("t", b"2")
+        await self.settled(here, third)
+        assert here.figure("gaps") == third.figure("gaps") == 0
+        there = self.node(there.path)
+        await self.has(there, [b"0", b"2"])
+        assert there.figure("gaps") == 1
+        assert len([line for line in lines if "only the former stream had" in line]) == 1
+
     async def test_another_stream_that_is_longer_than_the_one_before(self) -> None:
         here, there = self.node(), self.node()
         here.publish("t", b"0")

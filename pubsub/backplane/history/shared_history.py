@@ -23,6 +23,7 @@ from pubsub.backplane.history.replica_record import decode_batches, decode_part
 from pubsub.backplane.history.replica_sender import ReplicaSender
 from pubsub.backplane.history.replica_stream import StreamAway
 from pubsub.backplane.history.sharing_notice import SharingNotice
+from pubsub.backplane.history.stream_gaps import StreamGaps
 from pubsub.backplane.history.unsent_messages import UnsentMessages
 from pubsub.backplane.messages.record import MalformedRecord
 from pubsub.backplane.positions.shared_positions import SharedPositions
@@ -76,7 +77,7 @@ class SharedHistory:
         self._is_broken = self._scheduled = False
         self._waiting: Deferred[Any] | None = None
         self._failure = ""
-        self._notice = SharingNotice(clock)
+        self._notice, self._gaps = SharingNotice(clock), StreamGaps()
         self._last = self._replicated = self._removed = self._kept = 0
         store.replication = self._unsent
         stream.watch(self)
@@ -162,7 +163,7 @@ class SharedHistory:
         self._is_broken = False
         last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
         if last < self._progress.sequence or self.positions.is_another(self._stream.identity):
-            log.warn("backplane: the stream of the shared history is another one than before")
+            self._gaps.another_stream()
             for origin, reached in self._progress.restart().items():
                 self._store.put(REACHED, origin, reached.encode())
             self.positions.missing.expect(self._progress.reached)
@@ -222,10 +223,7 @@ class SharedHistory:
     async def _take(self, message: StreamMessage) -> None:
         sequence, origin, data = message
         if self._progress.arrive(sequence):
-            log.warn(
-                "backplane: the stream has removed messages that this broker had not read; its "
-                "history continues after them"
-            )
+            self._gaps.removed()
             self.positions.missing.expect(self._progress.reached)
         self._last = max(self._last, sequence)
         try:
@@ -253,7 +251,9 @@ class SharedHistory:
         with self._import.together(fresh, keyed):
             # The beginning of a term, too: later parts are not taken without it.
             self._keep(origin, *place)
-            self.positions.arrived(origin, run, batches[:1], offset, (last.run, last.following))
+            began = last.run, last.following
+            if self.positions.arrived(origin, run, batches[:1], offset, began):
+                self._gaps.missed()
         if sender is not None and is_idle:
             # Nothing in these messages is this broker's own.
             sender.cursor = self._store.next_offset
@@ -345,6 +345,6 @@ class SharedHistory:
             "history_imported": self._import.imported,
             "history_recovered": self._import.recovered,
             "history_lag": max(self._last - self._progress.sequence, 0),
-            "history_gaps": self._progress.gaps,
+            "history_gaps": self._progress.gaps + self._gaps.count,
             "history_removed": self._removed + (self._sender.removed if self._sender else 0),
         }

@@ -58,20 +58,25 @@ class MissingMessages:
             self._open.add(origin)
             self._put(MISSING, origin, self._packed(origin) + _MARK)
 
-    def arrived(self, origin: str, gap: MissingBefore, last: tuple[int, int]) -> None:
-        """Messages of ``origin`` follow, from ``gap`` on; ``last`` is where those before ended."""
+    def arrived(self, origin: str, gap: MissingBefore, last: tuple[int, int]) -> bool:
+        """Messages of ``origin`` follow, from ``gap`` on; ``last`` is where those before ended.
+
+        Return whether some that followed these were missed.
+        """
         is_first = not any(last)
         if origin not in self._open and not (is_first and _ANY in self._open):
-            return
+            return False
         self._open.discard(origin)
-        if last == (gap.run, gap.sequence):
-            # No message was missed now; those missed earlier may still be.
+        if gap.run == last[0] and gap.sequence <= last[1]:
+            # No message was missed now; those missed earlier may still be. Some may come again: the
+            # origin did not read them in the former stream.
             if origin in self._gaps:
                 self._put(MISSING, origin, self._packed(origin))
             else:
                 self._delete(MISSING, origin)
-        else:
-            self.keep(origin, gap)
+            return False
+        self.keep(origin, gap)
+        return not is_first
 
     def keep(self, origin: str, gap: MissingBefore) -> None:
         """Note that messages of ``origin`` are missing."""

@@ -102,13 +102,14 @@ class SharedPositions:
 
     def arrived(
         self, origin: str, run: int, first: Sequence[Batch], offset: int, last: tuple[int, int]
-    ) -> None:
+    ) -> bool:
         """Messages of ``origin`` were taken at ``offset``, if there is a ``first`` batch.
 
-        ``last`` is the run of the messages before, and the sequence that follows them.
+        ``last`` is the run of the messages before, and the sequence that follows them. Return
+        whether messages between them may be missing.
         """
-        for batch in first:
-            self.missing.arrived(origin, MissingBefore(run, batch.sequence, offset), last)
+        gaps = [MissingBefore(run, batch.sequence, offset) for batch in first]
+        return any(self.missing.arrived(origin, gap, last) for gap in gaps)
 
     def is_another(self, identity: str) -> bool:
         """Return whether the stream with this identity is not the one that was read before."""

@@ -151,7 +151,7 @@ BACKPLANE = (
     Family(
         "pubsub_backplane_history_gaps",
         COUNTER,
-        "Times that the stream had removed records before this broker read them.",
+        "Times that the stream, or its end, was lost or shortened before this broker read it all.",
         (),
         value("backplane", "history_gaps"),
     ),
