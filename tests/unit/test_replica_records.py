@@ -19,6 +19,7 @@ from pubsub.backplane.history.replica_record import (
     nbytes_of,
     parts_of,
 )
+from pubsub.backplane.history.replica_stream import StreamAway
 from pubsub.backplane.messages.record import MalformedRecord
 from pubsub.broker.routing.batch import Batch
 from pubsub.kernel import Columns
@@ -125,14 +126,45 @@ class ProgressTests(SynchronousTestCase):
         assert [self.take(*one) for one in taken] == [1, 1, 0, 0, 1, 0, 1, 0]
 
     def test_a_term_ends_those_before(self) -> None:
-        taken = [(1, 1), (1, 2), (3, 2), (3, 1), (1, 3), (2, 1), (2, 2), (3, 2), (4, 1)]
-        assert [self.take(*one) for one in taken] == [1, 1, 0, 1, 0, 0, 0, 1, 1]
+        taken = [(1, 1), (1, 2), (3, 1), (1, 3), (2, 1), (2, 2), (3, 2), (4, 1)]
+        assert [self.take(*one) for one in taken] == [1, 1, 1, 0, 0, 0, 1, 1]
 
     def test_origins_are_apart(self) -> None:
         assert self.take(1, 1)
-        assert not self.take(1, 2, "b")
         assert self.take(1, 1, "b")
+        assert not self.take(1, 3, "b")
         assert self.take(1, 2)
+
+    def test_a_term_without_its_beginning(self) -> None:
+        for origin in ("a", "b"):
+            self.setUp()
+            assert self.take(1, 1)
+            self.miss(2, 2, origin)
+            assert self.progress.lacks(self.at)
+            self.progress.restart()
+            assert not self.progress.lacks(self.at)
+            # A part of a former stream has no beginning: its origin sends it again.
+            self.at = 0
+            assert not self.take(2, 2, origin)
+            assert not self.take(2, 3, origin)
+            assert self.take(3, 1, origin)
+            assert self.take(3, 2, origin)
+            assert self.progress.gaps == 0
+            # Another loss is another reason.
+            self.miss(5, 2, origin)
+
+    def miss(self, term: int, number: int, origin: str) -> None:
+        with pytest.raises(StreamAway, match="has lost messages"):
+            self.take(term, number, origin)
+
+    def test_parts_of_a_former_stream_are_left_out_of_the_next_one(self) -> None:
+        """Their origin sends those that were lost between them again, in another term."""
+        assert self.take(1, 1)
+        self.progress.restart()
+        self.at = 0
+        assert not self.take(1, 3)
+        assert self.take(2, 1)
+        assert self.take(2, 2)
 
     def test_parts_are_joined_and_read_again_after_a_restart(self) -> None:
         assert self.take(1, 1)

@@ -6,7 +6,9 @@ one of a term that has ended. The origin sends skipped parts again, in another t
 reader decides so from the stream alone, so all of them have the same messages.
 
 If the stream has lost its beginning before this broker has read it, the next part of each origin is
-taken as it is, once.
+taken as it is, once. If it has lost its end, and got other messages in its place, parts of a term
+arrive without the beginning of the term, which is among those. Then the stream is read again, once
+for each such term.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pubsub.backplane.history.replica_record import MAX_PARTS, RecordPart
+from pubsub.backplane.history.replica_stream import StreamAway
 
 _VALUE = struct.Struct("<6Q")
 
@@ -60,6 +63,10 @@ class Progress:
         self.sequence = max([one.resume for one in self.reached.values()], default=0)
         """The last message of the stream that was read."""
         self.gaps = 0
+        # Whether the stream has other messages than this broker has read, in their place; and by
+        # origin the last term that has shown it, as the stream is read again once for each.
+        self._is_rewritten = False
+        self._without_beginning: dict[str, int] = {}
         self._pieces: dict[str, _Pieces] = {}
         # The origins of which the next part is taken as it is; None: all that are not known.
         self._lenient: set[str] = set()
@@ -71,6 +78,10 @@ class Progress:
         self.reached = dict(self._settled)
         self.sequence = max([one.resume for one in self.reached.values()], default=0)
 
+    def lacks(self, last: int) -> bool:
+        """Return whether a stream up to ``last`` lacks messages that were read: it lost its end."""
+        return self._is_rewritten or last < self.sequence
+
     def restart(self) -> Mapping[str, Reached]:
         """Read from the beginning: the stream is another one, and all of it is new.
 
@@ -78,6 +89,7 @@ class Progress:
         """
         self._settled = {key: replace(one, resume=0) for key, one in self._settled.items()}
         self.rewind()
+        self._is_rewritten = False
         return self.reached
 
     def arrive(self, sequence: int) -> bool:
@@ -93,13 +105,20 @@ class Progress:
         return gap
 
     def take(self, origin: str, part: RecordPart) -> bytes | None:
-        """Return the record that ``part`` completes, None if it completes none or is left out."""
+        """Return the record that ``part`` completes, None if it completes none or is left out.
+
+        Raises StreamAway if the stream is to be read again.
+        """
         last = self.reached.get(origin, Reached())
         follows = part.term == last.term and part.number == last.number + 1
         begins = part.term > last.term and part.number == 1
         newer = (part.term, part.number) > (last.term, last.number)
         tolerated = origin in self._lenient or (self._all_lenient and origin not in self.reached)
         if not (follows or begins or (tolerated and newer)):
+            if part.term > max(last.term, self._without_beginning.get(origin, 0)):
+                self._without_beginning[origin] = part.term
+                self._is_rewritten = True
+                raise StreamAway("the stream has lost messages, and others are in their place")
             return None
         self._lenient.discard(origin)
         self.reached[origin] = replace(last, term=part.term, number=part.number)

@@ -162,7 +162,7 @@ class SharedHistory:
     async def _session(self) -> NoReturn:
         self._is_broken = False
         last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
-        if last < self._progress.sequence or self.positions.is_another(self._stream.identity):
+        if self._progress.lacks(last) or self.positions.is_another(self._stream.identity):
             self._gaps.another_stream()
             for origin, reached in self._progress.restart().items():
                 self._store.put(REACHED, origin, reached.encode())

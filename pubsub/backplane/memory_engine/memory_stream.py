@@ -57,6 +57,11 @@ class MemoryLog:
         self.messages, self.last = [], 0
         self.identity = uuid4().hex
 
+    def forget(self, count: int) -> None:
+        """Lose the newest messages, as an engine whose computer has lost its power does."""
+        del self.messages[-count:]
+        self.last -= count
+
     def leave(self) -> None:
         """Be away from now on."""
         self.is_away = True
