@@ -70,8 +70,9 @@ class _Members(dict[str, Any]):
 class Api:
     """The HTTP API of ``destination``. Every method raises RequestFailed.
 
-    Of several brokers, the first one that can be reached is used for all requests, as offsets
-    differ between brokers. Requests that change something need a single one.
+    Of several brokers, the first one that answers is used for all requests, as offsets differ
+    between brokers. Requests that change something need a single one, as a broker that has taken
+    such a request may have carried it out.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -195,8 +196,7 @@ class Api:
                 response = self._answer(connection, method, path, query, body)
                 break
             except (OSError, HTTPException) as error:
-                # A broker that has taken the request may have carried it out.
-                if not self._others or connection.sock is not None:
+                if not self._others:
                     raise RequestFailed(
                         f"{self._url}: the broker cannot be reached: {self._why_not(error)}; "
                         f"{self._destination.hint()}"
