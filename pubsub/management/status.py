@@ -66,6 +66,12 @@ def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
 
 
 def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    if backplane.get("history_full"):
+        yield _notice(
+            CRITICAL,
+            "the messages that wait for the shared history have reached backplane-spool-bytes",
+            "publishes to stored topics are refused; raise the setting, or see why NATS takes none",
+        )
     if backplane.get("trouble"):
         yield _notice(
             WARNING,

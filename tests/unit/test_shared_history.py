@@ -246,10 +246,20 @@ class FailureTests(ReplicaCase):
         here = self.node(limits=SharedLimits(spool=100, held=10**5))
         await self.settled(here)
         self.log.leave()
+        lines = logged(self)
         here.publish("t", b"x" * 100)
+        assert not here.figure("full")
         assert here.refuses("t")
+        assert here.refuses("t")
+        assert here.figure("full")
         self.log.come_back()
         await self.settled(here)
+        assert not here.figure("full")
+        found = [line for line in lines if "backplane-spool-bytes" in line]
+        assert [line[:40] for line in found] == [
+            "backplane: backplane-spool-bytes are wai",
+            "backplane: half of backplane-spool-bytes",
+        ]
         assert not here.refuses("t")
 
     async def test_retention_removes_what_was_not_sent(self) -> None:

@@ -24,6 +24,13 @@ class SharingStatusTests(SynchronousTestCase):
         found = self.notices(trouble="", history_trouble="the engine: insufficient resources")
         assert found == ["the history is not shared: the engine: insufficient resources"]
 
+    def test_too_many_messages_wait(self) -> None:
+        found = self.notices(trouble="refused", history_full="yes")
+        assert found == [
+            "the messages that wait for the shared history have reached backplane-spool-bytes",
+            "the backplane is away: refused",
+        ]
+
     def test_an_engine_that_is_away(self) -> None:
         assert self.notices(trouble="refused", history_trouble="x") == [
             "the backplane is away: refused"

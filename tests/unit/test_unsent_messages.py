@@ -75,6 +75,7 @@ class HoldTests(SynchronousTestCase):
         assert self.unsent.figures() == {
             "history_unreplicated": 3,
             "history_unreplicated_bytes": 2000,
+            "history_full": False,
         }
         assert self.unsent.trouble() is not None
         self.unsent.reached(10)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import Logger
+
 from pubsub.backplane.history.spool import SharedLimits, Spool, Waiters
 from pubsub.broker.publishing.publisher_gates import Gate
 
 if TYPE_CHECKING:
     from pubsub.broker.routing.batch import Batch
 
+log = Logger()
 # Seconds that publishers are held for a slow engine.
 _STALLED = 5.0
 
@@ -35,6 +38,8 @@ class UnsentMessages:
         self._spool, self._waiters = Spool(), Waiters(clock)
         self._spool_gate = SpoolGate(clock, limits.held)
         self.gate = self._spool_gate.gate
+        # Whether a message was refused, and the spool is not half empty since.
+        self._is_full = False
 
     def found(self, offset: int, messages: int, nbytes: int) -> None:
         """The log has had messages before ``offset`` since before it was opened."""
@@ -44,6 +49,9 @@ class UnsentMessages:
         """The stream has all of this broker's messages before ``offset``."""
         self._spool.free(offset)
         self._waiters.reached(offset)
+        if self._is_full and self._spool.nbytes <= self._limits.spool // 2:
+            self._is_full = False
+            log.info("backplane: half of backplane-spool-bytes is free again")
         self.hold()
 
     def hold(self) -> None:
@@ -69,6 +77,13 @@ class UnsentMessages:
         """See ``Replication``."""
         if self._spool.nbytes < self._limits.spool:
             return None
+        if not self._is_full:
+            self._is_full = True
+            log.error(
+                "backplane: backplane-spool-bytes are waiting for NATS; publishes to stored topics "
+                "are refused until it has taken some messages; raise the setting, or see why NATS "
+                "takes none"
+            )
         return (
             "the shared history has not taken the messages of this broker for too long, and "
             "backplane-spool-bytes are waiting"
@@ -93,6 +108,7 @@ class UnsentMessages:
         return {
             "history_unreplicated": self._spool.messages,
             "history_unreplicated_bytes": self._spool.nbytes,
+            "history_full": self._is_full,
         }
 
 

@@ -99,7 +99,8 @@ class Statistics:
                         wrong with its settings), other_secrets (the names of brokers with
                         other master secrets), messages_out, messages_in, subscriptions,
                         queued_bytes, reconnects, history_trouble (why a shared history is not
-                        shared); left out without a backplane
+                        shared), history_full (whether publishes are refused meanwhile); left out
+                        without a backplane
         twice_hosted    topics that this broker and a peer host, or two peers: their number, and an
                         example with the hosts
         peers           the numbers of those connected, connecting and lost; left out without
