@@ -56,7 +56,7 @@ def _directory(text: str | None) -> Path:
 @contextmanager
 def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
     """Name the files of errors: those of ``store``, or the directory that is ``written``."""
-    from pubsub.store.disk_remedies import is_damage, is_full, remedy_of
+    from pubsub.store.disk_remedies import history_command, is_damage, is_full, remedy_of
 
     try:
         yield
@@ -77,8 +77,8 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
             remedy = f"; {_MAKE_ROOM}" if is_full(error) else remedy_of(error)
             raise StartError(f"history: {written or store}: {error}{remedy}") from None
         raise StartError(
-            f"history: {store}: metadata.db cannot be used: {error}; rebuild it with pubsub "
-            "history repair"
+            f"history: {store}: metadata.db cannot be used: {error}; rebuild it with "
+            f"{history_command('repair', store)}"
         ) from None
 
 

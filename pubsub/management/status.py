@@ -160,7 +160,8 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
         yield _notice(
             CRITICAL,
             f"the history has {quantity(int(damaged), 'damaged or missing offset', ',')}",
-            "see damaged in /v1/store; check the disk, run pubsub history check, restore a backup",
+            "see damaged in /v1/store; check the disk, run pubsub history check --store log:DIR "
+            "with the directory in summary there, restore a backup",
         )
 
 

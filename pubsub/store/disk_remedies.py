@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import sqlite3
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +40,11 @@ _UNREADABLE = (
     sqlite3.SQLITE_IOERR_READ,
     sqlite3.SQLITE_IOERR_SHORT_READ,
 )
+
+
+def history_command(action: str, directory: Path) -> str:
+    """Return the command that does ``action`` with the history in ``directory``, for a shell."""
+    return f"pubsub history {action} --store {shlex.quote(f'log:{directory}')}"
 
 
 def refuse_start(directory: Path, error: OSError | sqlite3.Error) -> NoReturn:

@@ -10,7 +10,13 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
-from pubsub.store.disk_remedies import is_damage, may_lack_space, refuse_start, remedy_of
+from pubsub.store.disk_remedies import (
+    history_command,
+    is_damage,
+    may_lack_space,
+    refuse_start,
+    remedy_of,
+)
 from tests.unit.raising import raised, sqlite_error
 
 
@@ -35,6 +41,15 @@ class RemedyTests(SynchronousTestCase):
         assert remedy_of(OSError(errno.EINVAL, "Invalid argument")) == ""
         assert remedy_of(OSError("without a number")) == ""
         assert remedy_of(ValueError()) == ""
+
+
+class CommandTests(SynchronousTestCase):
+    """history_command"""
+
+    def test_a_shell_takes_it(self) -> None:
+        command = history_command("repair", Path("/srv/pub sub/history"))
+        assert command == "pubsub history repair --store 'log:/srv/pub sub/history'"
+        assert history_command("check", Path("/h")) == "pubsub history check --store log:/h"
 
 
 class StartErrorTests(SynchronousTestCase):

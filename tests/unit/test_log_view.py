@@ -233,7 +233,8 @@ class FileTests(ViewCase):
 
     def test_no_metadata(self) -> None:
         (self.path / "metadata.db").rename(self.path / "metadata.old")
-        assert "pubsub history repair" in str(raised(StartError, LogView, self.path))
+        reason = str(raised(StartError, LogView, self.path))
+        assert reason.endswith(f"with pubsub history repair --store log:{self.path}")
 
     def test_a_directory_that_cannot_be_written_in(self) -> None:
         self.broker.close()

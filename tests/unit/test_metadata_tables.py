@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from pubsub.errors import StartError
+from pubsub.store.disk_remedies import history_command
 from pubsub.store.metadata.metadata import Epoch, Metadata
 from pubsub.store.opening.recovery import recover
 from pubsub.store.reading.log_view import LogView
@@ -94,11 +95,11 @@ class DamagedTableTests(CommandCase):
         with closing(LogDirectory(self.path)) as directory:
             reason = str(raised(StartError, recover, directory))
         assert f"metadata.db: the table {table} " in reason, reason
-        assert "pubsub history repair" in reason
+        assert history_command("repair", self.path) in reason
         code, out = self.run_on("check")
         assert (code, out.count("\n")) == (1, 1), out
         assert f"the table {table} " in out
-        assert "rebuild it with pubsub history repair" in out
+        assert f"rebuild it with {history_command('repair', self.path)}" in out
 
     def check_repair(self, *kept: str, reason: str = "the table ") -> None:
         """Check that a repair mends the file, and keeps rows of these tables."""
@@ -148,7 +149,7 @@ class DamagedTableTests(CommandCase):
             reason = str(raised(StartError, recover, directory))
         problem = "its header says that it is read-only (write version 3)"
         assert f"metadata.db: {problem}; restore it" in reason
-        assert "pubsub history repair" in reason
+        assert history_command("repair", self.path) in reason
         code, out = self.run_on("check")
         assert (code, out.splitlines()[0]) == (1, f"metadata.db: {problem}")
         self.check_repair("metadata", "epochs", "ended", "horizons", reason=problem)

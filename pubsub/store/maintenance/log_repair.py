@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pubsub.errors import NewerVersion, StartError
-from pubsub.store.disk_remedies import is_damage
+from pubsub.store.disk_remedies import history_command, is_damage
 from pubsub.store.maintenance.log_check import Inspected, describe_range, index_problem, inspect
 from pubsub.store.maintenance.repaired_files import RepairedFiles
 from pubsub.store.metadata.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
@@ -147,7 +147,7 @@ class LogRepair:
             raise StartError(
                 f"history: the disk does not give all of {segment.name} ({error.strerror}), so the "
                 "history is not repaired: check the disk (dmesg), make a copy on another disk with "
-                "pubsub history backup, and repair that"
+                f"{history_command('backup PATH', self._directory.path)}, and repair that"
             ) from None
         for start, stop in found.damaged:
             self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
+from pubsub.store.disk_remedies import history_command
 from pubsub.store.metadata.metadata_tables import (
     CREATE,
     damaged_header,
@@ -142,7 +143,7 @@ class Metadata:
         if application != APPLICATION:
             raise StartError(
                 f"history: {path} is not the metadata of a history: restore it, or rebuild it "
-                "from the segments with pubsub history repair"
+                f"from the segments with {history_command('repair', path.parent)}"
             )
         if version > VERSION:
             raise NewerVersion(

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from pubsub.errors import StartError
 from pubsub.store.catalog.catalog import Catalog
 from pubsub.store.catalog.damage import Damage
-from pubsub.store.disk_remedies import is_damage, is_locked
+from pubsub.store.disk_remedies import history_command, is_damage, is_locked
 from pubsub.store.metadata.metadata import BUSY_SECONDS, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.opening.segment_scanner import Scanned, SegmentScanner
 from pubsub.store.records.record import HEAD_BYTES, Begin, Operation
@@ -90,7 +90,7 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
         raise StartError(
             f"history: {path} is {'missing' if size is None else 'empty'}, and {directory.path} "
             "has a history: restore the file from a backup, or rebuild it from the segments "
-            "with pubsub history repair"
+            f"with {history_command('repair', directory.path)}"
         )
     if size is None:
         return Metadata.create(path, secrets.token_bytes(SALT_BYTES))
@@ -105,7 +105,7 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
             raise
         raise StartError(
             f"history: cannot use {path}: {error}; restore it from a backup, or rebuild it "
-            "from the segments with pubsub history repair"
+            f"from the segments with {history_command('repair', directory.path)}"
         ) from None
     if not names and newest[1] > 0:
         metadata.close()
@@ -179,7 +179,7 @@ class _Recovery:
         if key is None:
             raise StartError(
                 f"history: {directory.path / name} is not the name of a segment: move it away, or "
-                "give it its name with pubsub history repair"
+                f"give it its name with {history_command('repair', directory.path)}"
             )
         row = self._rows.get(key)
         if row is not None and row.size == size:

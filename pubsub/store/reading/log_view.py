@@ -19,6 +19,7 @@ from pubsub.errors import NewerVersion, StartError
 from pubsub.settings import matcher
 from pubsub.store.catalog.catalog import Catalog, Horizon
 from pubsub.store.catalog.read_errors import patiently
+from pubsub.store.disk_remedies import history_command
 from pubsub.store.metadata.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.reading.log_reader import read_parcel
 from pubsub.store.records.parcel import Parcel
@@ -272,7 +273,7 @@ def open_metadata(directory: LogDirectory, repair: bool = False) -> Metadata:
     if not directory.size(METADATA):
         raise StartError(
             f"history: {path} is missing or empty: restore it from a backup, or rebuild it from "
-            "the segments with pubsub history repair"
+            f"the segments with {history_command('repair', directory.path)}"
         )
     return Metadata(path, read_only=not repair, damaged=repair)
 
