@@ -16,6 +16,7 @@ from typing import Any
 from pubsub.broker.credentials.master_secrets import KeySource
 from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
+from pubsub.store.history_location import StoreLocation
 from pubsub.store.upkeep.retention_limits import RetentionLimits
 
 # Characters of a value that are shown, and of these before the first difference of two long values.
@@ -41,6 +42,7 @@ def describe(config: Config) -> Described:
     return {
         "broker": {
             **{name: text_of(value) for name, value in config.broker.items()},
+            "store": str(config.broker["store"] or "memory"),
             _ACCESS: str(config.access),
             **{f"{_KEYS}{one.id}]": _text_of_source(one) for one in config.key_sources},
         },
@@ -78,7 +80,7 @@ def text_of(value: object) -> str:
         return str(value)
     if isinstance(value, Mapping):
         return ",".join(_text_of_pair(key, item) for key, item in value.items())
-    if isinstance(value, RetentionLimits):
+    if isinstance(value, RetentionLimits | StoreLocation):
         return str(value)
     if is_dataclass(value):
         named = [(field.name, getattr(value, field.name)) for field in fields(value)]

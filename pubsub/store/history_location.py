@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pubsub.settings import Kind
@@ -16,10 +16,16 @@ OLD_NAME = "history.db"
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """The directory of the log, and the file of version 0.1 that it is made from, if any."""
+    """The directory of the log, and the file of version 0.1 that it is made from, if any.
+
+    Two locations of one directory are the same history, and the file only counts before that.
+    """
 
     directory: Path
-    migrate: Path | None = None
+    migrate: Path | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"log:{self.directory}"
 
 
 def default_path(environment: Mapping[str, str]) -> Path:

@@ -44,8 +44,10 @@ class DescriptionTests(SynchronousTestCase):
         assert [one["protocol"] for one in described["listeners"]][-1] == "admin"
 
     def test_values_are_as_they_are_written(self) -> None:
-        described = describe(config(durability=["a=sync", "b*=none"], max_memory="64M"))
-        assert described["broker"]["durability"] == "a=sync,b*=none"
+        described = describe(
+            config(store="memory", durability=["a=async", "b*=none"], max_memory="64M", history=0)
+        )
+        assert described["broker"]["durability"] == "a=async,b*=none"
         assert described["broker"]["max-memory"] == str(64 * 1024**2)
         assert described["broker"]["events"] == "off"
         levels = describe(config(log_level="store=debug,info"))["broker"]["log-level"]
@@ -54,6 +56,9 @@ class DescriptionTests(SynchronousTestCase):
         assert text_of(None) == "none"
         assert text_of(0.005) == "0.005"
         assert text_of(Path("/x")) == "/x"
+        assert described["broker"]["store"] == "memory"
+        for store, shown in (("log:/h", "log:/h"), ("sqlite:/h.db", "log:/h.db.log")):
+            assert describe(config(store=store))["broker"]["store"] == shown
         limits = ["a/*=age:90d", "*=age:36h,bytes:10G,messages:7", "b=bytes:1000"]
         assert text_of(RETENTION.parse(limits)) == " ".join(limits)
 

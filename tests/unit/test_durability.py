@@ -76,7 +76,8 @@ class LocationTests(SynchronousTestCase):
             found = STORE.parse(text)
             assert found.migrate == found.directory.with_name("history.db")
         old = Path("h.db").absolute()
-        assert STORE.parse("sqlite:h.db") == StoreLocation(Path(f"{old}.log"), old)
+        found = STORE.parse("sqlite:h.db")
+        assert (found.directory, found.migrate) == (Path(f"{old}.log"), old)
 
     def test_paths_without_a_beginning(self) -> None:
         with patch("os.getcwd", side_effect=FileNotFoundError):
