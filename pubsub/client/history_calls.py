@@ -76,19 +76,21 @@ class HistoryCalls:
     ) -> Subscription[Notice]:
         """Subscribe at the position of ``reader``; see ``Client``."""
         wire, brokers = self._links.api_wire("reader=")
-        # Positions and leases are those of one broker.
-        target = brokers.from_good()[0]
         interests = interests_of(topics, prefixes, start)
         check_reader(reader, interests)
         check_subscription(wire, topics, prefixes, start)
         options = self._options
         feed = Feed(interests, options.feed_bytes, events)
-        driver = self._links.reader(wire, BrokerUrls([target]))
+        # Positions and leases are those of one broker: the one that the session uses.
+        own = BrokerUrls(brokers.from_good())
+        driver = self._links.reader(wire, own)
         link = driver.link
         assert isinstance(link, SubscribingLink)
         feed.on_room = driver.step_soon
 
         def begin(position: str) -> None:
+            brokers.found(session.target)
+            own.urls = (session.target,)
             feed.begin([Interest(one.name, position=position) for one in interests])
             link.add(feed, driver.now())
             self._links.start(driver)
@@ -98,7 +100,7 @@ class HistoryCalls:
             feed.end(error)
             self._links.leave(driver, feed)
 
-        session = self._session(target, reader, start, feed, begin, fail)
+        session = self._session(own.urls, reader, start, feed, begin, fail)
 
         def leave() -> None:
             session.close()
@@ -110,7 +112,7 @@ class HistoryCalls:
 
     def _session(
         self,
-        target: ClientUrl,
+        targets: Sequence[ClientUrl],
         reader: str,
         start: int | None,
         feed: Feed,
@@ -118,9 +120,10 @@ class HistoryCalls:
         fail: Callable[[ClientError], None],
     ) -> ReaderSession:
         options = self._options
-        api = self._api(target, min(options.timeout, options.timing.connect))
+        seconds = min(options.timeout, options.timing.connect)
+        apis = [self._api(target, seconds) for target in targets]
         session = ReaderSession(
-            self._runtime, api, reader, start, begin, fail, lambda: self._links.proved,
+            self._runtime, apis, reader, start, begin, fail, lambda: self._links.proved,
             options.timing, options.timeout,
         )  # fmt: skip
         self._sessions[session] = feed

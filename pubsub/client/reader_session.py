@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from pubsub.client.client_errors import (
     RequestRefused,
     SubscriptionRefused,
 )
+from pubsub.client.client_url import ClientUrl
 from pubsub.client.link_timing import Timing
 from pubsub.client.messages import Message, MessageBatch, MixedBatch
 from pubsub.client.runtime import Cancel, Runtime, Waiter
@@ -79,16 +80,16 @@ class TakenMessages:
 class ReaderSession:
     """The reader ``name`` of one subscription.
 
-    ``begin`` is called with the position at which it begins, as ``epoch:offset``, and ``fail`` with
-    an error that ends it. ``start`` is the first offset of a reader without a position, None for
-    the end of the history. Passing failures are repeated for ``timeout`` seconds; ``is_proved``
-    returns whether those of the first request are.
+    It uses the first of the ``apis`` that answers. ``begin`` is called with the position at which
+    it begins, as ``epoch:offset``, and ``fail`` with an error that ends it. ``start`` is the first
+    offset of a reader without a position, None for the end of the history. Passing failures are
+    repeated for ``timeout`` seconds; ``is_proved`` returns whether those of the first request are.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        api: ApiRequests,
+        apis: Sequence[ApiRequests],
         name: str,
         start: int | None,
         begin: Callable[[str], None],
@@ -101,7 +102,8 @@ class ReaderSession:
         self.gone: Ticket[None] = Ticket()
         """Done when the name is released, or has to end by itself."""
         self._runtime = runtime
-        self._api = api
+        self._apis = apis
+        self._api = apis[0]
         self._start = start
         self._begin = begin
         self._fail = fail
@@ -119,6 +121,11 @@ class ReaderSession:
         self._error: ClientError | None = None
         self._stored: ReaderPosition | None = None
         self._committing: Ticket[None] | None = None
+
+    @property
+    def target(self) -> ClientUrl:
+        """The broker that it uses."""
+        return self._api.target
 
     # The life of the session
 
@@ -160,16 +167,29 @@ class ReaderSession:
         left = math.inf
         while not self._is_closed:
             try:
-                await self._accepted(self._renew)
+                await self._accepted(self._begin_lease)
                 self._is_held = True
                 return
             except ReaderHeld as error:
+                # Leases are those of one broker.
+                self._apis = (self._api,)
                 seconds = error.seconds
                 if seconds >= left:
                     # The lease was renewed: the other program runs.
                     raise
                 left = seconds
             await self._pause(min(max(left, _LEAST_SECONDS), _POLL_SECONDS))
+
+    async def _begin_lease(self) -> None:
+        """Begin the lease at the first broker that answers. Raises ReaderHeld, ConnectFailed."""
+        failures: list[str] = []
+        for api in self._apis:
+            self._api = api
+            try:
+                return await self._renew()
+            except ConnectFailed as error:
+                failures.append(str(error))
+        raise ConnectFailed("; ".join(failures))
 
     async def _renew(self) -> None:
         """Begin or renew the lease. Raises ReaderHeld."""

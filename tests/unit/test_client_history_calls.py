@@ -221,6 +221,33 @@ class ReaderTests(TestCase):
 
         await in_both(scenario)
 
+    async def test_several_brokers(self) -> None:
+        """Those that are away are passed over, and the reader stays at the one that answers."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            name = connect.__module__
+            with closing(socket()) as other, closing(socket()) as third:
+                other.bind(("127.0.0.1", 0))
+                third.bind(("127.0.0.1", 0))
+                down, away = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (other, third))
+                async with connect([down, away]) as client:
+                    with pytest.raises(ConnectFailed, match=f"{down}: .*; {away}: "):
+                        await client.subscribe("t", reader=name).accepted()
+                async with connect([down, broker.url("http"), away]) as client:
+                    async with client.subscribe("t", reader=name) as messages:
+                        other.listen()
+                        other.setblocking(False)
+                        await client.publish("t", "a", confirm=True)
+                        assert (await anext(messages)).payload == b"a"
+                        await messages.commit()
+                    async with client.subscribe("t", reader=name) as messages:
+                        await messages.commit()
+                    with pytest.raises(BlockingIOError):
+                        other.accept()
+
+        await in_both(scenario)
+
     async def test_a_name_that_is_held(self) -> None:
         broker = start_broker(self)
 

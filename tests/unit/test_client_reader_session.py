@@ -112,7 +112,7 @@ class SessionCase(SynchronousTestCase):
         target = parse_url("http://localhost:7080")
         api = ApiRequests(self.runtime, target, TlsOptions(), lambda: None, 5.0)
         session = ReaderSession(
-            self.runtime, api, "billing", start, self.begun.append, self.errors.append,
+            self.runtime, [api], "billing", start, self.begun.append, self.errors.append,
             lambda: self.is_proved, Timing(), TIMEOUT,
         )  # fmt: skip
         self.runtime.spawn(session.run())
