@@ -103,7 +103,7 @@ class HistoryCalls:
         session = self._session(own.urls, reader, start, feed, begin, fail)
 
         def leave() -> None:
-            session.close()
+            session.close(feed.error)
             self._links.leave(driver, feed)
             # One that has not begun is in no link.
             feed.end(None)
@@ -149,8 +149,9 @@ class HistoryCalls:
             api.close(_CLOSED)
         sessions = dict(self._sessions)
         for session, feed in sessions.items():
-            session.close()
+            why = ClientClosed(_CLOSED)
+            session.close(why)
             # One that has not begun is in no link.
-            feed.end(ClientClosed(_CLOSED))
+            feed.end(why)
         for session in sessions:
             await self._runtime.wait_for(session.gone)

@@ -148,10 +148,11 @@ class ReaderSession:
         finally:
             self.gone.succeed(None)
 
-    def close(self) -> None:
-        """Release the name."""
+    def close(self, why: ClientError | None = None) -> None:
+        """Release the name. Later commits raise ``why``."""
         if not self._is_closed:
             self._is_closed = True
+            self._error = self._error or why
             for waiter in self._pauses:
                 waiter.wake()
             # The broker may not answer.

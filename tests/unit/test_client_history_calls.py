@@ -248,6 +248,24 @@ class ReaderTests(TestCase):
 
         await in_both(scenario)
 
+    async def test_a_commit_after_an_error(self) -> None:
+        """It says why the subscription has ended."""
+        broker = start_broker(self)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("http")) as client:
+                messages = client.subscribe("t", reader=connect.__module__)
+                await messages.accepted()
+                await client.publish("t", "a")
+                await anext(messages)
+                messages._feed.end(SubscriptionRefused("the topic was deleted"))
+                for call in (messages.__anext__, messages.commit, messages.commit):
+                    with pytest.raises(SubscriptionRefused, match="the topic was deleted"):
+                        await call()
+                    messages.close()
+
+        await in_both(scenario)
+
     async def test_a_name_that_is_held(self) -> None:
         broker = start_broker(self)
 
