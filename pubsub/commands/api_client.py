@@ -7,6 +7,7 @@ without it.
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
@@ -28,7 +29,8 @@ from pubsub.wire.connect_errors import why_not
 from pubsub.wire.foreign_protocols import status_problem
 from pubsub.wire.url_list import split_urls
 
-_SECONDS = 30.0
+# For the connection to each address, and then for a reply.
+_CONNECT_SECONDS, _SECONDS = 5.0, 30.0
 _PAGE = 1000
 _LINES_BYTES = 256 * 1024
 _PORT = 7080
@@ -221,6 +223,8 @@ class Api:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
             connection.request(method, target, body=body, headers=headers)
+            if isinstance(connection.sock, socket.socket):
+                connection.sock.settimeout(_SECONDS)
             return connection.getresponse()
         except UnicodeError as error:
             # A host or a path that a request cannot have.
@@ -238,10 +242,10 @@ class Api:
         port = _PORT if given is None else given
         match self._parts.scheme:
             case "http":
-                return HTTPConnection(host, port, timeout=_SECONDS)
+                return HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
             case "https" | "http+tls":
                 context = _tls_context(self._destination)
-                return HTTPSConnection(host, port, timeout=_SECONDS, context=context)
+                return HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=context)
             case other:
                 raise RequestFailed(
                     f"{self._url}: the HTTP API is at http:// or https://, not {other}:"

@@ -141,6 +141,8 @@ class FakeSubscription:
 class FakeApi:
     """Answers the requests of ``Api`` from the messages of one history."""
 
+    sock = None
+
     def __init__(self) -> None:
         self.messages: list[tuple[str, bytes]] = []
         self.requests: list[tuple[str, str]] = []

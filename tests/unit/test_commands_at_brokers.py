@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from socket import socket
 from typing import Any
 from unittest.mock import patch
 
@@ -23,17 +24,22 @@ class _Connection:
     """A connection of the API at a host. Those in ``refusing`` cannot be reached."""
 
     def __init__(self, host: str, port: int, case: BrokersCase) -> None:
+        self.sock: socket | None = None
         self._host, self._case = host, case
 
     def request(self, method: str, target: str, **given: Any) -> None:
         self._case.tried.append(self._host)
         if self._host in self._case.refusing:
             raise ConnectionRefusedError(111, "Connection refused")
+        self.sock = socket()
+        self._case.addCleanup(self.sock.close)
         self._case.api.request(method, target, given["body"], given["headers"])
 
     def getresponse(self) -> Any:
         if self._host in self._case.cut_off:
             raise ConnectionResetError(104, "Connection reset by peer")
+        assert self.sock is not None
+        self._case.waits.append(self.sock.gettimeout())
         return self._case.api.getresponse()
 
 
@@ -46,6 +52,8 @@ class BrokersCase(CommandCase):
         self.tried: list[str] = []
         self.refusing: set[str] = set()
         self.cut_off: set[str] = set()
+        self.waits: list[float | None] = []
+        """The seconds for each connection, and for each reply."""
         environment = {"XDG_CONFIG_HOME": str(self.directory)}
         for patched in (
             patch.object(api_client, "HTTPConnection", self.connection),
@@ -55,6 +63,7 @@ class BrokersCase(CommandCase):
             self.addCleanup(patched.stop)
 
     def connection(self, host: str, port: int, timeout: float) -> _Connection:
+        self.waits.append(timeout)
         return _Connection(host, port, self)
 
     def resolve(self, url: str | None, **environment: str) -> Destination:
@@ -79,6 +88,11 @@ class ApiTests(BrokersCase):
         with pytest.raises(RequestFailed, match="http://b:2: the broker cannot be reached"):
             api.bounds()
         assert self.tried == ["a", "b", "b", "b"]
+
+    def test_an_address_that_does_not_answer_costs_little_time(self) -> None:
+        self.refusing = {"a"}
+        Api(self.resolve(BOTH)).bounds()
+        assert self.waits == [5.0, 5.0, 30.0]
 
     def test_a_broker_that_takes_the_request_and_does_not_answer(self) -> None:
         self.cut_off = {"a"}
