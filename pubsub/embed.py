@@ -30,6 +30,7 @@ from pubsub.server.file_tables import read_file
 from pubsub.server.reload import LiveConfiguration
 from pubsub.server.tap import make_broker, tuning_of
 from pubsub.wire.listener_service import ListenerService
+from pubsub.wire.peer_address import place_text
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -237,4 +238,4 @@ def _host_and_port(address: IPv4Address | IPv6Address) -> str:
     host = address.host
     # A socket that listens on every address is reached on loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+    return place_text(host, address.port)

@@ -32,6 +32,7 @@ from pubsub.wire.outgoing_tls import (
     TlsEndpoint,
     tls_trouble,
 )
+from pubsub.wire.peer_address import place_text
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol
@@ -94,7 +95,7 @@ class _Connections:
     def endpointForURI(self, uri: URI) -> Any:
         """See IAgentEndpointFactory."""
         host = uri.host.decode("ascii")
-        self._place = f"{host}:{uri.port}"
+        self._place = place_text(host, uri.port)
         self._endpoint = HostnameEndpoint(self._reactor, host, uri.port, timeout=SECONDS)
         if uri.scheme == b"https":
             self._endpoint = TlsEndpoint(self._endpoint, host, "http/1.1", self._files)

@@ -37,7 +37,7 @@ from pubsub.wire.inherited_sockets import family_of, find_inherited, name_in
 from pubsub.wire.light_transport import use_transports
 from pubsub.wire.listen_errors import reason_of_listen_error, remedy_for_endpoint
 from pubsub.wire.loopback import use_reno_on_loopback
-from pubsub.wire.peer_address import host_of
+from pubsub.wire.peer_address import host_of, place_text
 from pubsub.wire.proxy_protocol import proxied, use_proxied_streams
 from pubsub.wire.server_tls import ServerTls
 from pubsub.wire.tls_factory import TlsFactory, endpoint_certificates, use_tls_streams
@@ -333,10 +333,8 @@ def _set_options(listening: socket.socket) -> None:
 
 def _where(port: IListeningPort, is_tls: bool = False) -> str:
     host = port.getHost()
-    if isinstance(host, IPv4Address):
-        return f"{'tls' if is_tls else host.type.lower()} {host.host}:{host.port}"
-    if isinstance(host, IPv6Address):
-        return f"{'tls' if is_tls else host.type.lower()} [{host.host}]:{host.port}"
+    if isinstance(host, IPv4Address | IPv6Address):
+        return f"{'tls' if is_tls else host.type.lower()} {place_text(host.host, host.port)}"
     if isinstance(host, UNIXAddress):
         return f"{'tls ' if is_tls else ''}unix {os.fsdecode(host.name or b'')}"
     return str(host)

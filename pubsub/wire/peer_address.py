@@ -34,8 +34,13 @@ def host_of(address: object) -> str:
 def address_text(address: object) -> str:
     """``HOST:PORT``, or ``unix``."""
     if isinstance(address, _INTERNET):
-        return f"{plain_host(address.host)}:{address.port}"
+        return place_text(plain_host(address.host), address.port)
     return UNIX
+
+
+def place_text(host: str, port: int) -> str:
+    """``HOST:PORT``; an IPv6 address is in brackets, as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def plain_host(host: str) -> str:

@@ -370,6 +370,7 @@ class LimitTests(SynchronousTestCase):
         udp = Udp(max_connections_per_address=1)
         first, second = ("2001:db8::1", 4000), ("2001:db8::2", 4000)
         assert udp.send(first, wire.hs_pub(1)) != [wire.error(0x04)]
+        assert [one.peer for one in udp.protocol._clients.values()] == ["[2001:db8::1]:4000"]
         assert udp.send(second, wire.hs_pub(1)) == [wire.error(0x04)]
         udp.send(first, DISCONNECT)
         assert udp.send(second, wire.hs_pub(1)) != [wire.error(0x04)]

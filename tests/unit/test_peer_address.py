@@ -23,7 +23,7 @@ class AddressTests(SynchronousTestCase):
         assert network_of(host_of(MAPPED)) == "192.0.2.7"
 
     def test_other_addresses(self) -> None:
-        assert (host_of(SIXTH), address_text(SIXTH)) == ("2001:db8::7", "2001:db8::7:4711")
+        assert (host_of(SIXTH), address_text(SIXTH)) == ("2001:db8::7", "[2001:db8::7]:4711")
         hexadecimal = IPv6Address("TCP", "::ffff:c000:207", 1)
         assert host_of(hexadecimal) == "::ffff:c000:207"
         assert host_of(UNIXAddress(None)) == address_text(UNIXAddress(None)) == UNIX

@@ -35,7 +35,7 @@ class AttemptTests(SynchronousTestCase):
         self.records.append((fields["address"], fields["reason"], fields["count"]))
 
     def test_attempts_are_recorded_with_their_address(self) -> None:
-        for peer in ("192.0.2.1:4711", "2001:db8::1:4711", "unix", "192.0.2.2"):
+        for peer in ("192.0.2.1:4711", "[2001:db8::1]:4711", "unix", "192.0.2.2"):
             self.attempts.refused("fast", "bad-token", peer)
         assert [address for address, _, _ in self.records] == [
             "192.0.2.1", "2001:db8::1", "unix", "192.0.2.2",
@@ -111,7 +111,7 @@ class AuditTests(SynchronousTestCase):
     def test_the_sample_filter_finds_them(self) -> None:
         for reason in ("bad-token", "wrong-password", "tls-certificate-missing"):
             self.listener.refuse(reason, "alice", connection=_Client("192.0.2.1:7", True))
-        self.listener.refuse("tls-certificate-expired", "2001:db8::1:7")
+        self.listener.refuse("tls-certificate-expired", "[2001:db8::1]:7")
         found = [self.failure.search(line) for line in self.lines()]
         assert [match and match["ip"] for match in found] == ["192.0.2.1"] * 3 + ["2001:db8::1"]
         # fail2ban has taken the time out.

@@ -124,12 +124,7 @@ class RefusedAttempts:
 def _address(peer: str) -> str:
     """Return ``peer`` without a port."""
     host, colon, port = peer.rpartition(":")
-    if not colon or not port.isdecimal():
-        return peer
-    if host.startswith("["):
-        return host[1:-1]
-    # An IPv6 address and its port, as logs have them: the last group is the port.
-    return host
+    return host.strip("[]") if colon and port.isdecimal() else peer
 
 
 def _network(address: str) -> str:

@@ -14,7 +14,7 @@ from pubsub.wire.connection_admission import report_end
 from pubsub.wire.connection_log import log_opened
 from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
-from pubsub.wire.peer_address import plain_host
+from pubsub.wire.peer_address import place_text, plain_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,7 +104,7 @@ class DatagramClient(Identified):
     @property
     def peer(self) -> str:
         """See ``ServedClient``."""
-        return f"{self.host}:{self.address[1]}"
+        return place_text(self.host, self.address[1])
 
     @property
     def label(self) -> str:
