@@ -23,6 +23,8 @@ _WATCHDOGS = 2
 """Signs of life in the time after which the process is killed."""
 _HISTORY_SECONDS = 30
 """Seconds for the rest of the history, after the clients; as in the unit."""
+_LOOK_SECONDS = 5
+"""Seconds until the manager shows that the broker is not ready, or is again."""
 Notify = Callable[[str], None]
 
 
@@ -55,9 +57,9 @@ def watchdog_seconds(environment: Mapping[str, str], pid: int) -> float:
 
 
 class ServiceManager(Service):
-    """Reports the start, reloads, the stop and signs of life of ``broker``.
+    """Reports the start, reloads, the stop, signs of life and the readiness of ``broker``.
 
-    The last come from the reactor, so that a process whose reactor is stuck is restarted.
+    Signs of life come from the reactor, so that a process whose reactor is stuck is restarted.
     """
 
     def __init__(
@@ -75,6 +77,10 @@ class ServiceManager(Service):
         self._interval = watchdog / _WATCHDOGS
         self._alive = LoopingCall(notify, "WATCHDOG=1")
         self._alive.clock = reactor
+        self._watch = LoopingCall(self._look)
+        self._watch.clock = reactor
+        self._shown = ""
+        self._error = ""
 
     def startService(self) -> None:
         """Report READY once the reactor runs: everything has been started by then."""
@@ -83,23 +89,43 @@ class ServiceManager(Service):
 
     def _started(self) -> None:
         if self.running:
-            self._notify(f"READY=1\nSTATUS={self._status()}")
+            self._serving()
             if self._interval:
                 self._alive.start(self._interval)
 
+    def _serving(self) -> None:
+        """Report READY, and from now on each change of the status."""
+        self._shown = self._status()
+        self._notify(f"READY=1\nSTATUS={self._shown}")
+        if not self._watch.running:
+            self._watch.start(_LOOK_SECONDS, now=False)
+
+    def _look(self) -> None:
+        if (status := self._status()) != self._shown:
+            self._shown = status
+            self._notify(f"STATUS={status}")
+
     def _status(self) -> str:
+        """Return why the broker is not ready, as ``/readyz`` does, or what it serves."""
         count = len(self._broker.listeners)
-        return f"serving {count} listener{'' if count == 1 else 's'}"
+        serving = f"serving {count} listener{'' if count == 1 else 's'}"
+        obstacles = "; ".join(one.text for one in self._broker.readiness.obstacles())
+        return (f"not ready: {obstacles}" if obstacles else serving) + self._error
 
     def reloading(self) -> None:
         """A reload begins."""
+        self._end_watch()
         usec = int(self._monotonic() * 1e6)
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")
 
     def reloaded(self, is_applied: bool) -> None:
         """The reload has ended; the manager takes the state for its success."""
-        error = "" if is_applied else "; the last reload failed, see the log"
-        self._notify(f"READY=1\nSTATUS={self._status()}{error}")
+        self._error = "" if is_applied else "; the last reload failed, see the log"
+        self._serving()
+
+    def _end_watch(self) -> None:
+        if self._watch.running:
+            self._watch.stop()
 
     def stopService(self) -> None:
         """Report that the stop has begun; signs of life continue until the process ends.
@@ -107,5 +133,6 @@ class ServiceManager(Service):
         The manager waits for the clients as long as the broker does.
         """
         super().stopService()  # type: ignore[no-untyped-call]
+        self._end_watch()
         usec = int((self._broker.drainage.seconds + _HISTORY_SECONDS) * 1e6)
         self._notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={usec}\nSTATUS=draining the clients")

@@ -95,6 +95,13 @@ class ManagerTests(SynchronousTestCase):
             "READY=1\nSTATUS=serving 0 listeners",
         ]
 
+    def test_a_reload_that_begins_with_the_start(self) -> None:
+        manager = self.manager()
+        manager.reloading()
+        self.clock.advance(0)
+        manager.reloaded(True)
+        assert self.sent[-1] == "READY=1\nSTATUS=serving 0 listeners"
+
     def test_a_reload_that_failed_is_in_the_status(self) -> None:
         """For the service manager every reload succeeds."""
         manager = self.manager()
@@ -104,6 +111,26 @@ class ManagerTests(SynchronousTestCase):
         assert self.sent[-1] == (
             "READY=1\nSTATUS=serving 0 listeners; the last reload failed, see the log"
         )
+
+    def test_why_the_broker_is_not_ready(self) -> None:
+        manager = self.manager()
+        self.clock.advance(0)
+        self.sent.clear()
+        self.broker.readiness.missing = ["nsd: port 1 is in use"]
+        self.clock.pump([5, 5])
+        assert self.sent == ["STATUS=not ready: nsd: port 1 is in use"]
+        manager.reloading()
+        self.sent.clear()
+        self.clock.advance(5)
+        assert self.sent == []
+        manager.reloaded(True)
+        self.broker.readiness.missing = []
+        self.clock.pump([5, 5])
+        assert [one.rpartition("STATUS=")[2] for one in self.sent] == [
+            "not ready: nsd: port 1 is in use", "serving 0 listeners",
+        ]  # fmt: skip
+        self.broker.stopService()
+        assert not self.clock.getDelayedCalls()
 
     def test_signs_of_life_at_half_the_interval(self) -> None:
         self.manager(watchdog=4)
