@@ -30,6 +30,7 @@ from tests.integration.clients import (
 from tests.integration.cluster import free_port
 from tests.integration.fast_client import make_secret
 from tests.integration.streams import PROXY_HEADER
+from tests.integration.unit_files import problems_of
 
 UNITS = Path(__file__).parents[2] / "docs/deploy/systemd"
 # Makes a socket a descriptor of its child from 3 on, as the service manager does.
@@ -81,10 +82,18 @@ def analyze(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_the_units_are_valid(units: Path) -> None:
-    names = [str(one) for one in units.iterdir() if one.suffix != ".toml"]
+    names = [one.name for one in units.iterdir() if one.suffix != ".toml"]
     assert len(names) == 8
-    done = analyze(units, "verify", *names)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert problems_of(units, names) == []
+
+
+def test_starts_that_fail_have_growing_pauses() -> None:
+    """There is no limit of them, at which clients would be refused at the sockets."""
+    lines = (UNITS / "pubsub.service").read_text().splitlines()
+    assert {one for one in lines if one.startswith(("Restart", "StartLimit"))} == {
+        "Restart=on-failure", "RestartSec=1", "RestartSteps=5", "RestartMaxDelaySec=10",
+        "StartLimitIntervalSec=0",
+    }  # fmt: skip
 
 
 def test_the_service_is_hardened(units: Path) -> None:
