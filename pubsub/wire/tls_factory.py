@@ -124,4 +124,6 @@ def use_tls_streams(
             factory.memory = memory  # type: ignore[attr-defined]
             factory.admit = admit  # type: ignore[attr-defined]
             factory.frame_seconds = frame_seconds  # type: ignore[attr-defined]
+            answer = getattr(factory.wrappedFactory, "answer_without_tls", None)
+            factory.answer_without_tls = answer  # type: ignore[attr-defined]
         factory = factory.wrappedFactory

@@ -106,6 +106,10 @@ def test_an_ssl_endpoint_goes_on(start: Start, authority: Authority) -> None:
         plain.sendall(bytes(100))
         plain.recv(100)
     refused(broker, "tls-plaintext")
+    with socket.create_connection((HOST, broker.port("http")), TIMEOUT) as plain:
+        plain.sendall(GET)
+        assert b"this port speaks TLS; use https:" in read_all(plain)
+    refused(broker, "tls-plaintext", "http")
 
 
 # The broker's certificate
