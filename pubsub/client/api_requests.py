@@ -20,6 +20,8 @@ from pubsub.wire.foreign_protocols import FIRST_BYTES, reply_problem
 
 _ERRORS = 300
 _STATUS = b"HTTP/1."
+# Of a reply, which is held until it is whole.
+_MOST_BYTES = 256 * 1024**2
 # Seconds that a reply may name.
 _LONGEST = 1e6
 _PASSING = (408, 429, 500, 502, 503, 504)
@@ -75,7 +77,9 @@ class ApiRequests:
         data = None if body is None else json.dumps(body).encode()
         request = request_bytes(self.target, self._token(), method, path, data)
         ticket: Ticket[tuple[bytes, str]] = Ticket()
-        one = HttpQuery(self._runtime, request, lambda raw, why: ticket.succeed((raw, why)))
+        one = HttpQuery(
+            self._runtime, request, lambda raw, why: ticket.succeed((raw, why)), _MOST_BYTES
+        )
         self._asked.add(one)
         one.ask(self.target, self._tls, seconds or self._seconds)
         try:

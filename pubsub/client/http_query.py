@@ -62,9 +62,13 @@ class HttpQuery:
 
     def received(self, data: bytes) -> None:
         """See ``Observer``."""
+        if self._most is not None and len(self._reply) + len(data) > self._most:
+            self.end(
+                f"the reply has more than {self._most} bytes; ask for fewer messages, or check the "
+                "URL"
+            )
+            return
         self._reply += data
-        if self._most is not None and len(self._reply) > self._most:
-            self.end("the reply is too long")
 
     def writable(self, writable: bool) -> None:
         """See ``Observer``."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import closing
 from socket import socket
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from twisted.internet.defer import ensureDeferred
@@ -24,6 +25,7 @@ from pubsub.client import (
     ReaderHeld,
     RequestRefused,
     SubscriptionRefused,
+    api_requests,
     blocking,
 )
 from pubsub.client import twisted as twisted_client
@@ -110,6 +112,21 @@ class LastMessageTests(TestCase):
                 await client.close()
                 with pytest.raises(ClientClosed, match="the client was closed"):
                     await last
+
+        await in_both(scenario)
+
+    async def test_a_reply_that_is_too_long(self) -> None:
+        broker = start_broker(self)
+        limit = patch.object(api_requests, "_MOST_BYTES", 3000)
+        limit.start()
+        self.addCleanup(limit.stop)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("http")) as client:
+                await client.publish_many("t", ["x" * 1000] * 3, confirm=True)
+                with pytest.raises(ConnectFailed, match="more than 3000 bytes; ask for fewer"):
+                    await client.last("t", 3)
+                assert len(await client.last("t")) == 1
 
         await in_both(scenario)
 
