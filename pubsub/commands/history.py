@@ -205,8 +205,9 @@ def restore(directory: Path, no_check: bool, store: Path) -> int:
 
     The exit code is 1 if the copy lacks what cannot be read, or has damage.
     """
-    if not directory.exists():
-        raise StartError(f"history: {directory} does not exist; name the directory of a backup")
+    if not directory.is_dir():
+        problem = "is a file" if directory.exists() else "does not exist"
+        raise StartError(f"history: {directory} {problem}; name the directory of a backup")
     return _copy(directory, store, "restored", check=not no_check)
 
 
@@ -221,6 +222,9 @@ def migrate(file: Path, store: Path) -> None:
     from pubsub.store.migration.sqlite_migration import incomplete
     from pubsub.store.migration.sqlite_migration import migrate as migrate_file
 
+    if not file.is_file():
+        problem = "is not a file" if file.exists() else "does not exist"
+        raise StartError(f"history: {file} {problem}; name the file of version 0.1")
     if store.exists():
         raise StartError(f"history: {store} exists; give another directory, --store log:DIR")
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -212,11 +212,18 @@ class CheckTests(HistoryCase):
             code, out = self.run_on(*command, path=nowhere)
             assert (code, nowhere.exists()) == (1, False)
             assert f"{nowhere} does not exist; name the directory with --store log:DIR" in out
-        code, _, err = self.run_it("history", "restore", str(nowhere))
-        assert (code, f"{nowhere} does not exist; name the directory of a backup" in err) == (
-            1,
-            True,
-        )
+        line = self.one_line("history", "restore", str(nowhere))
+        assert line.endswith(f"{nowhere} does not exist; name the directory of a backup\n")
+
+    def test_another_kind_of_file(self) -> None:
+        file = self.file("one", b"x")
+        for command, problem in (
+            (("restore", file), f"{file} is a file; name the directory of a backup\n"),
+            (("migrate", "nowhere"), "nowhere does not exist; name the file of version 0.1\n"),
+            (("migrate", "/"), "/ is not a file; name the file of version 0.1\n"),
+        ):
+            store = f"log:{self.directory / 'new'}"
+            assert self.one_line("history", *command, "--store", store).endswith(problem)
 
     def test_the_default_directory(self) -> None:
         with patch.dict(os.environ, STATE_DIRECTORY=str(self.directory)):
