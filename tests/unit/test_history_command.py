@@ -88,6 +88,13 @@ class ErrorTests(HistoryCase):
             code, out = self.run_on("repair")
         assert (code, out) == (1, f"pubsub: {self.path / 'lock'}: Read-only file system\n")
 
+    def test_metadata_that_cannot_be_read(self) -> None:
+        """SQLite would not say why, and a copy would name its own directory."""
+        expected = 1, f"pubsub: {self.path / 'metadata.db'}: Permission denied\n"
+        with patch("pubsub.store.segments.log_directory.os.access", return_value=False):
+            for command in (["check"], ["dump"], ["repair"], ["backup", f"{self.path}-copy"]):
+                assert self.run_on(*command) == expected
+
     def test_the_directory_of_the_history(self) -> None:
         """The error of a directory that is open names its descriptor."""
         error = OSError(errno.EIO, "Input/output error", 5)

@@ -240,7 +240,7 @@ class FileTests(ViewCase):
         self.broker.close()
         for rest in self.path.glob("metadata.db-*"):
             rest.unlink()
-        with patch("os.access", return_value=False):
+        with patch("os.access", side_effect=lambda _, mode, **__: not mode & os.W_OK):
             assert shown(self.view().refresh())[0] == numbers(range(30))
         assert not list(self.path.glob("metadata.db-*"))
         self.broker = History(self.path, 10**15)

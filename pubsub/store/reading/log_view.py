@@ -275,6 +275,8 @@ def open_metadata(directory: LogDirectory, repair: bool = False) -> Metadata:
             f"history: {path} is missing or empty: restore it from a backup, or rebuild it from "
             f"the segments with {history_command('repair', directory.path)}"
         )
+    # SQLite would not say why it cannot open the file.
+    directory.require_access(METADATA, os.R_OK | (os.W_OK if repair else 0))
     return Metadata(path, read_only=not repair, damaged=repair)
 
 

@@ -138,10 +138,9 @@ class LogDirectory:
             raise StartError(f"history: {self.path / name} is not a regular file")
         return found.st_size
 
-    def require_access(self, name: str) -> None:
-        """Raise PermissionError if a file cannot be read and written."""
+    def require_access(self, name: str, mode: int = os.R_OK | os.W_OK) -> None:
+        """Raise PermissionError if a file cannot be read and written, or what ``mode`` says."""
         # It is not opened, as closing it would end the locks of SQLite in this process.
-        mode = os.R_OK | os.W_OK
         if not os.access(name, mode, dir_fd=self.file, effective_ids=True):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
