@@ -521,6 +521,14 @@ class MetadataTests(RepairCase):
         assert self.stored() == before
         self.assert_fine()
 
+    def test_a_database_of_something_else(self) -> None:
+        self.remove_metadata()
+        with closing(sqlite3.connect(self.path / "metadata.db")) as other:
+            other.execute("CREATE TABLE a (b)")
+        line = self.repair()[0]
+        assert line.endswith(".damaged: it is not the metadata of a history"), line
+        self.assert_fine()
+
     def test_a_file_of_something_else(self) -> None:
         before = self.stored()
         for data in (b"something else" * 1000, b"SQLite format 3\0" + bytes(1000)):

@@ -195,8 +195,9 @@ class LogRepair:
             metadata = open_metadata(self._directory, repair=True)
         except NewerVersion:
             raise
-        except StartError as error:
-            self._reason = str(error)
+        except StartError:
+            # Its text advises this repair.
+            self._reason = "it is not the metadata of a history"
             return None
         except sqlite3.Error as error:
             if not is_damage(error):
