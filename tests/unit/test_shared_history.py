@@ -367,6 +367,17 @@ class FailureTests(ReplicaCase):
         assert there.figure("gaps") == 1
         assert len([line for line in lines if "only the former stream had" in line]) == 1
 
+    async def returns(self, here: Node, there: Node, first: int) -> Node:
+        """Publish from the number ``first`` on and have ``there`` come back; return it."""
+        for number in range(first, 10):
+            here.publish("t", b"%d" % number)
+            await self.settled(here)
+        there = self.node(there.path)
+        await self.has(there, numbers(0, 10))
+        here.publish("t", b"10")
+        await self.has(there, numbers(0, 11))
+        return there
+
     async def test_a_stream_that_has_lost_its_end_and_got_another(self) -> None:
         here, there = self.node(), self.node()
         here.publish("t", b"0")
@@ -379,13 +390,7 @@ class FailureTests(ReplicaCase):
         self.log.leave()
         self.log.forget(self.log.last - before)
         self.log.come_back()
-        for number in range(4, 10):
-            here.publish("t", b"%d" % number)
-            await self.settled(here)
-        there = self.node(there.path)
-        await self.has(there, numbers(0, 10))
-        here.publish("t", b"10")
-        await self.has(there, numbers(0, 11))
+        there = await self.returns(here, there, 4)
         assert there.figure("gaps") == 0
 
     async def test_another_stream_that_is_longer_than_the_one_before(self) -> None:
@@ -396,13 +401,7 @@ class FailureTests(ReplicaCase):
         self.log.leave()
         self.log.clear()
         self.log.come_back()
-        for number in range(1, 10):
-            here.publish("t", b"%d" % number)
-            await self.settled(here)
-        there = self.node(there.path)
-        await self.has(there, numbers(0, 10))
-        here.publish("t", b"10")
-        await self.has(there, numbers(0, 11))
+        await self.returns(here, there, 1)
 
 
 class RestartTests(ReplicaCase):
