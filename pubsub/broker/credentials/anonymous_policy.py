@@ -26,7 +26,7 @@ def _parse(value: object) -> str:
 ALLOW_ANONYMOUS = Kind("on|off|auto", _parse, is_flag=True)
 
 
-# A request of nsd asks each time, which took a twentieth of an empty Get.
+# Each request of nsd asks.
 @lru_cache(maxsize=256)
 def is_here(host: str) -> bool:
     """Return whether clients at ``host`` are on this machine; true if nothing is known of it."""

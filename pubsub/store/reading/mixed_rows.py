@@ -19,7 +19,8 @@ _LONG, _SAMPLE = 4, 64
 _RARE = 8
 
 
-@lru_cache(maxsize=16)
+# Few, as the topics of a run may be thousands, and max-memory does not count these.
+@lru_cache(maxsize=4)
 def places_of(topics: tuple[str, ...]) -> dict[str, int]:
     """Return the index of each topic; runs that follow one another mostly have the same topics."""
     return {topic: index for index, topic in enumerate(topics)}
