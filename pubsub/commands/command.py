@@ -17,6 +17,7 @@ import click
 
 from pubsub.commands.command_group import LazyGroup, Subcommand
 from pubsub.commands.usage import print_version, usage_line
+from pubsub.discarded_output import discard_output
 from pubsub.errors import PubSubError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -170,11 +171,6 @@ def _invoke(arguments: list[str]) -> int | None:
     with pubsub.make_context("pubsub", arguments) as context:
         code: int | None = pubsub.invoke(context)
         return code
-
-
-def discard_output() -> None:
-    """Discard the rest of standard output: its reader has ended."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(text: str, code: int) -> int:

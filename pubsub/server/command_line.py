@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from getopt import GetoptError
 from importlib.metadata import version
 from typing import Any
@@ -12,6 +11,7 @@ from twisted.python import usage
 
 from pubsub.broker.listeners.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.build_info import build_kind
+from pubsub.discarded_output import discard_output
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol, installed_protocols
 from pubsub.server.broker_settings import BROKER_SETTINGS
@@ -118,9 +118,10 @@ class Options(usage.Options):
 
     def opt_help(self) -> None:
         """Print this help and exit."""
-        # A reader that ends, such as a pager, is not an error.
-        with suppress(BrokenPipeError):
+        try:
             print(self, flush=True)
+        except BrokenPipeError:
+            discard_output()
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard, with Debian's Prometheus."""
+"""The alert rules and the dashboard, with Debian's Prometheus, which is of release 2 or 3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 SIZE, FLOOD = 32 * 1024, 3000
 # Seconds that Prometheus may take for anything.
 TIMEOUT = 60
-_LISTENING = re.compile(r'msg="Listening on" address=[^ ]*:(\d+)')
+_LISTENING = re.compile(r'msg="Listening on" (?:component=web )?address=[^ ]*:(\d+)')
 _SCRAPE = """
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: ["{rules}"]
