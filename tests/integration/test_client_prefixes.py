@@ -54,7 +54,7 @@ def test_a_connection_that_is_lost(start: Start, tmp_path: Path) -> None:
             await client.publish("game:1", b"1", confirm=True)
             assert [m.payload for m in await collect(games, 1)] == [b"1"]
             broker.stop()
-            start(f"--admin-port=tcp:{port}:interface={HOST}", *options[1:])
+            start(f"--listen=http=tcp:{port}:interface={HOST}", *options[1:])
             notices = [type(one) for one in await collect(games, 3)]
             assert notices == [Disconnected, Gap, Reconnected]
             await client.publish("game:2", b"2", confirm=True)

@@ -8,13 +8,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.integration.broker import HOST, Start
+from tests.integration.broker import HOST, Start, listen
 from tests.integration.document_blocks import ROOT, blocks
 from tests.integration.document_runs import PageRun
 
 
 def test_a_batch_that_was_not_handled_comes_again(start: Start, tmp_path: Path) -> None:
-    broker = start(f"--admin-port=tcp:0:interface={HOST}")
+    broker = start(*listen("http"))
     api = f"http://{HOST}:{broker.port('http')}/v1"
     page = PageRun(tmp_path, {7080: broker.port("http")})
     found = list(blocks(ROOT / "docs" / "recipes.md"))
