@@ -30,7 +30,7 @@ TYPES = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET requests; everything may be seen unless ``secret`` is set."""
+    """Answers requests; everything may be seen unless ``secret`` is set."""
 
     protocol_version = "HTTP/1.1"
     secret = ""
@@ -47,6 +47,11 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"error": "bad-token", "detail": "the token is not valid"}, 401)
         else:
             self._api([unquote(part) for part in url.path.split("/")[2:]], asked)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Pubsub-Start", "400")
+        self.end_headers()
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

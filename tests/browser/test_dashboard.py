@@ -175,6 +175,28 @@ def test_the_last_messages_of_a_topic_are_shown_at_first(browser: Browser, plain
     tab.close()
 
 
+def test_they_are_shown_after_a_restart_too(browser: Browser, plain: Plain) -> None:
+    plain.publish("quiet", "early", "last")
+    plain.publish("busy", *map(str, range(1200)))
+    plain.broker.stop()
+    plain.begin()
+    tab = DashboardTab(browser, plain.url, hash="#/topics/quiet")
+    expect(tab.rows()).to_have_count(2)
+    expect(tab.rows().first).to_contain_text("last")
+    tab.close()
+
+
+def test_stored_messages_do_not_come_too_fast(browser: Browser, plain: Plain) -> None:
+    plain.publish("t", *map(str, range(600)))
+    tab = DashboardTab(browser, plain.url)
+    tab.live()
+    tab.page.clock.set_fixed_time(time.time() + 60)
+    tab.go("#/topics/t")
+    expect(tab.page.locator("table.rows")).to_have_attribute("aria-rowcount", "501")
+    expect(tab.rows().first).to_contain_text("599")
+    tab.close()
+
+
 def test_a_paused_topic_holds_new_messages(browser: Browser, plain: Plain) -> None:
     plain.publish("t", "one")
     tab = DashboardTab(browser, plain.url, hash="#/topics/t")

@@ -22,8 +22,8 @@ import { fromBase64, Payload, readable } from "./payload.js";
 
 /** Messages that are kept. */
 const MOST = 1000;
-/** Offsets before the end, or before the last messages of a topic, from which on it is shown. */
-const RECENT = 500;
+/** Messages of the history that are shown at first: as many as do not count as too many at once. */
+const RECENT = MOST / 2;
 const LONGEST_DELAY = 10;
 /** µs by which the page may be behind before it leaves messages out. */
 const MOST_BEHIND = 3e6;
@@ -66,8 +66,7 @@ export class Tail extends EventTarget {
     try {
       const { first, next, epoch } = await call("bounds", {}, { signal: reading.signal });
       this.#epoch = epoch;
-      const last = Math.min(next, (await this.#last(reading.signal)) ?? next);
-      this.#next = Math.max(first, last - RECENT);
+      this.#next = (await this.#recent(reading.signal)) ?? Math.max(first, next - RECENT);
       await this.#follow(reading, { start: this.#next, epoch });
     } catch (error) {
       this.#failed(reading, error);
@@ -75,19 +74,21 @@ export class Tail extends EventTarget {
   }
 
   /**
-   * Return the offset of the last messages of the topic, which may be far before the end, or null
-   * if none have come since the broker has started.
+   * Return the offset of the first of the last messages of the topic, which may be far before the
+   * end, or null if the broker refuses that: then the request that follows shows why.
    *
    * @param {AbortSignal} signal
    * @returns {Promise<number | null>}
    */
-  async #last(signal) {
-    // A list, as the broker counts a request for a topic that does not exist as refused.
-    const match = this.#topic.replace(/[*?[]/g, "[$&]");
-    const { items } = await call("topics", { match, limit: 1 }, { signal });
-    const timestamp = items[0]?.last_timestamp;
-    if (!timestamp) return null;
-    return (await call("bounds", { timestamp }, { signal })).offset;
+  async #recent(signal) {
+    const parameters = { topic: this.#topic, last: RECENT, format: "jsonl" };
+    try {
+      const { headers } = await send("history", { method: "HEAD", parameters, signal });
+      return Number(headers.get("Pubsub-Start"));
+    } catch (error) {
+      if (error instanceof ApiProblem && error.status >= 400) return null;
+      throw error;
+    }
   }
 
   /**
@@ -179,7 +180,7 @@ export class Tail extends EventTarget {
     return (
       last?.kind === "message" &&
       Date.now() * 1000 - last.timestamp > MOST_BEHIND &&
-      lines.length > MOST / 2
+      lines.length > RECENT
     );
   }
 
