@@ -17,6 +17,9 @@ from pubsub.broker.audit_log.audit import AuditLog
 from pubsub.broker.audit_log.refused_attempts import LINES, LINES_A_SECOND, PERIOD, RefusedAttempts
 from pubsub.broker.clients.connection_marks import describe
 from tests.unit.fakes import make_broker, make_listener
+from tests.unit.http_follower import Follower
+from tests.unit.web import WebHouse
+from tests.unit.web_sockets import connected
 
 FILTER = Path(__file__).parents[2] / "docs" / "deploy" / "fail2ban" / "pubsub.conf"
 
@@ -130,3 +133,45 @@ class AuditTests(SynchronousTestCase):
     def test_addresses_that_are_not_proved_are_left_out(self) -> None:
         self.listener.refuse("not-authorized", "x", connection=_Client("192.0.2.1:7", False))
         assert self.lines() == []
+
+
+class TokenEndTests(SynchronousTestCase):
+    """Connections that end with their token, which are no attempts"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+        self.token = self.house.token("metrics", "history", "publish", lasts=5)
+
+    def ended(self) -> set[str]:
+        """Return the reasons of the refusals, none of which is in the audit log."""
+        recent = self.house.listener.audit.recent
+        assert not len(recent)
+        return {reason for _, reason in self.house.broker.counters.refusals}
+
+    def test_a_websocket(self) -> None:
+        client = connected(self.house, token=self.token.decode())
+        self.house.pass_time(6)
+        assert client.close_code == 4001
+        assert self.ended() == {"token-expired"}
+
+    def test_a_request_just_before(self) -> None:
+        client = connected(self.house, token=self.token.decode())
+        # The sweep, once a second, has not ended it.
+        self.house.clock.rightNow += 6
+        assert client.refused("publish", topic="a", value="1") == "bad-token"
+        assert self.ended() == {"token-expired"}
+
+    def test_responses(self) -> None:
+        self.house.publish("a", b"1")
+        for target in ("/v1/topics/a/messages?follow=1", "/v1/status?follow=1&format=jsonl"):
+            follower = Follower(self.house, target, token=self.token)
+            self.house.pass_time(6)
+            assert b'"token-expired"' in follower.body()
+            assert follower.complete
+            assert self.ended() == {"token-expired"}
+            self.token = self.house.token("metrics", "history", lasts=5)
+
+    def test_its_use_afterwards_is_one(self) -> None:
+        self.house.pass_time(6)
+        assert self.house.get("/v1/topics", token=self.token).status == 401
+        assert len(self.house.listener.audit.recent) == 1

@@ -54,7 +54,7 @@ class EndTests(SynchronousTestCase):
         assert answer["ok"]["error"]["code"] == "bad-token"
         assert (client.close_code, client.close_reason) == (4001, ENDED)
         assert self.house.store.next_offset == 2
-        assert self.refusals() == {"bad-token": 2, "revoked": 1}
+        assert self.refusals() == {"bad-token": 1, "revoked": 1, "token-expired": 1}
 
     def test_a_confirmation_that_waits_for_the_disk(self) -> None:
         store = Slow()
@@ -73,7 +73,7 @@ class EndTests(SynchronousTestCase):
             (answer,) = client.pull()
             assert (answer["id"], answer["ok"]["messages"]) == (number, 1)
             assert client.close_code == 4001
-            assert self.refusals() == {"bad-token": 1}
+            assert self.refusals() == {"token-expired": 1}
 
     def test_a_disk_that_does_not_answer(self) -> None:
         client = self.start(Slow())

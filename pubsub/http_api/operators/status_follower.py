@@ -13,6 +13,7 @@ from pubsub.http_api.reading.chunked_response import ChunkedResponse
 from pubsub.http_api.reading.follow_formats import EVENT_STREAM, RETRY_MILLISECONDS, chunk
 from pubsub.http_api.reading.live_response import RESPONSE_BYTES
 from pubsub.http_api.requests.api_error import UNAVAILABLE, ApiError
+from pubsub.http_api.requests.api_request import TOKEN_EXPIRED
 from pubsub.http_api.requests.request_access import METRICS
 from pubsub.management.listing import to_json
 from pubsub.management.status import status_of
@@ -150,7 +151,7 @@ class StatusFollower(ChunkedResponse):
     def sweep(self, now: float) -> None:
         """See ``LongResponse``: end with the token, or with the right."""
         if not self._access.token_is_valid:
-            self._listener.refuse("bad-token", self.label, connection=self.channel)
-            self.finish("token-expired")
+            self._listener.refuse(TOKEN_EXPIRED, self.label, connection=self.channel)
+            self.finish(TOKEN_EXPIRED)
         elif not self._access.may(METRICS):
             self.finish("revoked")

@@ -11,6 +11,7 @@ from pubsub.errors import MemoryExhausted
 from pubsub.http_api.reading.chunked_response import ChunkedResponse
 from pubsub.http_api.reading.follow_formats import chunk
 from pubsub.http_api.reading.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, TOPIC_BYTES
+from pubsub.http_api.requests.api_request import TOKEN_EXPIRED
 
 if TYPE_CHECKING:
     from pubsub.broker.listeners.listener import Listener
@@ -157,8 +158,8 @@ class Follower(ChunkedResponse):
     def sweep(self, now: float) -> None:
         """See ``LongResponse``: send a sign of life, end with the token."""
         if not self._access.token_is_valid:
-            self._listener.refuse("bad-token", self.label, connection=self.channel)
-            self.finish("token-expired")
+            self._listener.refuse(TOKEN_EXPIRED, self.label, connection=self.channel)
+            self.finish(TOKEN_EXPIRED)
         elif now - self._beat >= HEARTBEAT_SECONDS:
             self._beat = now
             self._listener.router.complete(self._outbox)

@@ -59,6 +59,9 @@ class ApiServer(Protocol):
 
 STOPPED = "stopped"
 """The reason for the end of a connection when the broker stops."""
+TOKEN_EXPIRED = "token-expired"
+"""The reason for the end of a response or a WebSocket with its token, which was accepted before:
+not that of a refused attempt, for which fail2ban would block the address."""
 
 
 class LongResponse(Protocol):

@@ -185,7 +185,7 @@ class WebSocketClient(LiveResponse):
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
             if op != "connect" and not self._requests.access.token_is_valid:
-                self._refuse(id, BadToken(closes.EXPIRED))
+                self._send(refusal(id, ApiError.from_refusal(BadToken(closes.EXPIRED))))
                 self._is_working = False
                 self._token_ended()
                 return
@@ -267,8 +267,6 @@ class WebSocketClient(LiveResponse):
         """See ``LongResponse``: apply the time limits, and send a ping at intervals."""
         listener = self._listener
         if not self._requests.access.token_is_valid:
-            if self._closing is None:
-                self.channel.count_refusal("bad-token")
             self._token_ended()
         elif self._input.is_closed and now - self._latest > WAIT_SECONDS:
             self._send_control(at_once=True)
@@ -301,7 +299,9 @@ class WebSocketClient(LiveResponse):
 
     def _token_ended(self) -> None:
         """Close; requests that publish are answered first, for a time: they may have succeeded."""
-        self._closing = (closes.BAD_TOKEN, closes.EXPIRED)
+        if self._closing is None:
+            self.channel.count_refusal(closes.ENDED[0])
+        self._closing = closes.ENDED[1:]
         self._input.waiting.clear()
         if not (self._is_working or self._confirming):
             self.close(*self._closing)

@@ -6,13 +6,15 @@ from websockets.frames import CloseCode
 
 from pubsub.errors import AuthenticationRequired, MemoryExhausted
 from pubsub.http_api.requests.api_error import TOO_MANY, UNAVAILABLE, ApiError
-from pubsub.http_api.requests.api_request import STOPPED
+from pubsub.http_api.requests.api_request import STOPPED, TOKEN_EXPIRED
 
 BAD_TOKEN, TIMEOUT = 4001, 4008
 """Close codes: the token is not valid, or not any more; the client took too long."""
 EXPIRED = "the token is not valid any more"
 LATE = "timeout", TIMEOUT, "a message took too long to arrive"
 """The reason of a refusal, the code and the text for a message that does not arrive in time."""
+ENDED = TOKEN_EXPIRED, BAD_TOKEN, EXPIRED
+"""The same for the end of a token."""
 NO_MEMORY = (
     MemoryExhausted.reason,
     int(CloseCode.TRY_AGAIN_LATER),
