@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +22,8 @@ from tests.integration.fast_client import make_secret, make_token
 ROOT = Path(__file__).parents[2]
 PAGE = """<!doctype html><title>page</title><script>
 {script}
-const got = [], tokens = {tokens}, getToken = tokens && (() => tokens.shift());
+const got = [], tokens = {tokens};
+const getToken = tokens && (async () => tokens.shift() ?? Promise.reject("no token"));
 addEventListener("unhandledrejection", () => got.push("unhandled"));
 const client = pubsub("{url}", ["greetings"], (message) => got.push(message.value), getToken);
 </script>"""
@@ -84,17 +86,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def open_page(
-    browser: Browser, site: tuple[Path, str], port: int, tokens: list[str] | None = None
+    browser: Browser,
+    site: tuple[Path, str],
+    port: int,
+    tokens: list[str | None] | None = None,
+    fake_clock: bool = False,
 ) -> Page:
-    """Open the page of the documentation, with a token for each connection if any."""
+    """Open the page of the documentation, with a token for each connection, or none, if any."""
     directory, origin = site
     text = (ROOT / "docs" / "websocket.md").read_text()
     (script,) = re.findall(r"```js\n(function.*?)```", text, re.DOTALL)
-    assert script.count("\n") == 30
+    assert f"These {script.count(chr(10))} lines" in text
     url = f"ws://{HOST}:{port}/v1/ws"
     content = PAGE.format(script=script, url=url, tokens=json.dumps(tokens))
     (directory / "page.html").write_text(content)
     page = browser.new_page()
+    if fake_clock:
+        page.clock.install()
     page.goto(f"{origin}/page.html")
     return page
 
@@ -137,9 +145,26 @@ def test_the_page_goes_on_with_another_token(
     config = tmp_path / "pubsub.toml"
     config.write_text(f'secret-file = "{secret}"\nallow-anonymous = false\n')
     broker = Restarted(start, tmp_path, f"--http-origins={site[1]}", f"--config={config}")
-    page = open_page(browser, site, broker.port, ["not a token", make_token(secret).decode()])
+    page = open_page(browser, site, broker.port, [None, "not a token", make_token(secret).decode()])
     page.evaluate(f"(value) => void ({PUBLISH})(value)", "hello")
     wait_for(page, "hello")
+    page.close()
+
+
+def test_the_page_does_not_wait_for_a_silent_connection(
+    browser: Browser, site: tuple[Path, str], start: Start, tmp_path: Path
+) -> None:
+    broker = Restarted(start, tmp_path, f"--http-origins={site[1]}")
+    page = open_page(browser, site, broker.port, fake_clock=True)
+    page.evaluate(PUBLISH, "hello")
+    wait_for(page, "hello")
+    broker.broker.signal(signal.SIGSTOP)
+    with page.expect_websocket():
+        for _ in range(3):
+            page.clock.fast_forward(20_000)
+    broker.broker.signal(signal.SIGCONT)
+    broker.publish("again")
+    wait_for(page, "hello", "again")
     page.close()
 
 
