@@ -148,9 +148,11 @@ def _user_login(
     if found == given == (None, None):
         return None
     if not side.logs_in:
+        takes_none = side.token is TokenUse.NONE
+        proof = "a certificate with tls_cert=" if takes_none else "token= or token_file="
         if given != (None, None):
-            raise InvalidUrl(f"{name} has no users: give token= or token_file=")
-        raise InvalidUrl(f"a URL of {name} contains no credentials: give token= or token_file=")
+            raise InvalidUrl(f"{name} has no users: give {proof}")
+        raise InvalidUrl(f"a URL of {name} contains no credentials: give {proof}")
     if any(None not in both for both in zip(found, given, strict=True)):
         raise InvalidUrl("the user or the password is in the URL and an option: give it once")
     user, password = (

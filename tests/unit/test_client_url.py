@@ -201,7 +201,11 @@ class UrlTests(SynchronousTestCase):
             ("cafe://bob@h", {"user": "bob", "password": "hunter2"}, "give it once"),
             ("cafe://bob:x@h", {"password": "hunter2"}, "give it once"),
             ("http://h", {"password": "hunter2"}, "http has no users: give token= or"),
-            ("rheos://h", {"user": "bob", "password": "hunter2"}, "rheos has no users"),
+            (
+                "rheos://h",
+                {"user": "bob", "password": "hunter2"},
+                "rheos has no users: give a certificate",
+            ),
         ):
             problem = str(raised(InvalidUrl, read_options, url, **given))
             assert reason in problem, problem
