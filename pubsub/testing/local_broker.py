@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from pubsub.embed import EmbeddedBroker, NotServed, read_config
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import Config
-from pubsub.testing.reactor_thread import call_in_reactor, global_reactor
+from pubsub.testing.reactor_thread import call_in_reactor, global_reactor, runs_elsewhere
 
 MAX_TOKEN = 255
 """Bytes of a token that fast accepts (seeds/fast.md)."""
@@ -60,7 +60,7 @@ def _value(key: str, value: object) -> object:
 
 
 class LocalBroker:
-    """A running broker; the methods may be called in any thread.
+    """A running broker; the methods may be called in any thread, except ``stop``.
 
     ``service`` is the EmbeddedBroker, whose methods are called in the thread of the reactor.
     """
@@ -125,10 +125,15 @@ class LocalBroker:
         return made
 
     def stop(self) -> Deferred[int]:
-        """Stop it, in the thread of the reactor.
+        """Stop it, in the thread of the reactor; raises RuntimeError in another one.
 
         Fires with the number of connections that were aborted after ``CLOSE_SECONDS``.
         """
+        if runs_elsewhere():
+            raise RuntimeError(
+                "stop() is called in the thread of the reactor; to stop a broker within a test, "
+                "start it with running_broker and leave the block"
+            )
         broker = self.service.broker
         left = 0
 

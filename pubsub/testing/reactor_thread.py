@@ -39,6 +39,11 @@ def runs_here() -> bool:
     return bool(global_reactor().running) and threadable.isInIOThread()
 
 
+def runs_elsewhere() -> bool:
+    """Return whether the reactor runs in another thread, which does not notice calls here."""
+    return bool(global_reactor().running) and not threadable.isInIOThread()
+
+
 def call_in_reactor(function: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """Return the result of ``function``, called in the reactor, which runs in another thread.
 

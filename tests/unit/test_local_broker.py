@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.protocol import Protocol
+from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -55,6 +56,12 @@ async def connect(broker: LocalBroker, protocol: str) -> Answer:
 
 class StartBrokerTests(TestCase):
     """Brokers on free ports"""
+
+    async def test_another_thread_cannot_stop_one(self) -> None:
+        broker = start_broker(self)
+        problem = await deferToThread(lambda: str(raised(RuntimeError, broker.stop)))
+        assert "leave the block" in problem
+        assert broker.service.running
 
     async def test_the_urls_of_listeners_with_tls(self) -> None:
         authority = trustme.CA()
