@@ -414,6 +414,21 @@ def new_key(tab: DashboardTab) -> str:
     return key
 
 
+def test_a_dialog_ends_with_its_page(browser: Browser, plain: Plain) -> None:
+    plain.publish("t", "one")
+    tab = DashboardTab(browser, plain.url, hash="#/topics")
+    tab.heading("Topics")
+    tab.go("#/topics/t")
+    tab.page.get_by_role("button", name="Manage").click()
+    tab.page.get_by_role("button", name="Delete the topic").click()
+    expect(tab.page.get_by_role("dialog")).to_be_visible()
+    tab.page.go_back()
+    tab.heading("Topics")
+    expect(tab.page.get_by_role("dialog")).to_have_count(0)
+    expect(tab.rows().filter(has_text="t").first).to_be_visible()
+    tab.close()
+
+
 def test_changes_of_a_topic_without_the_right_say_so(
     browser: Browser, start: Start, tmp_path: Path
 ) -> None:

@@ -1,4 +1,7 @@
-/** Dialogs: a form in the browser's own modal dialog, which keeps the focus and closes by Escape. */
+/**
+ * Dialogs: a form in the browser's own modal dialog, which keeps the focus and closes by Escape, and
+ * with the page that it belongs to.
+ */
 
 import { messageOf } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -66,8 +69,11 @@ export function ask({ title, body, submit, danger = false, cancel = true, attemp
       resolve(result);
       dialog.close();
     }
+    const leave = () => dialog.close();
+    addEventListener("hashchange", leave);
     // Escape closes it too; what has begun is waited for.
     dialog.addEventListener("close", () => {
+      removeEventListener("hashchange", leave);
       dialog.remove();
       if (!busy) resolve(null);
     });
