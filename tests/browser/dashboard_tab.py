@@ -97,12 +97,12 @@ class DashboardTab:
         return cut
 
     def barriers(self) -> list[str]:
-        """Return the serious and critical findings of axe-core."""
+        """Return the findings of axe-core, except minor ones."""
         found: list[dict[str, Any]] = Axe().run(self.page).response["violations"]
         return [
             f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
             for one in found
-            if one["impact"] in ("serious", "critical")
+            if one["impact"] != "minor"
             for node in one["nodes"]
         ]
 

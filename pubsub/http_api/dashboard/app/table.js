@@ -86,7 +86,7 @@ export class Table {
     );
     this.element = h(
       "div.scroller",
-      { tabindex: hrefOf || open ? null : "0", role: "region", "aria-label": label },
+      { tabindex: hrefOf || open ? null : "0", role: "group", "aria-label": label },
       this.#table,
     );
     this.element.addEventListener(
