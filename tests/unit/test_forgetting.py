@@ -12,6 +12,7 @@ from pubsub.http_api.reading.stream_formats import batches_of
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import parcel_of
 from pubsub.store.reading import run_log
+from pubsub.store.reading.mixed_rows import places_of
 from pubsub.store.reading.run_log import RunLog
 from pubsub.store.records.stored_runs import MESSAGE_BYTES, RunRecord, first_offset_of, split
 from tests.unit.fakes import mixed_batch
@@ -158,6 +159,20 @@ class ForgettingTests(SynchronousTestCase):
         assert found == [b"%d" % number for number in range(10)]
         # Runs that cannot have any of its messages are not examined.
         assert self.pages(frozenset({"none"})) == ([400], [])
+
+    def test_a_read_compares_a_bounded_number_of_topics(self) -> None:
+        """Runs of thousands of topics each may follow one another, without any that is wanted."""
+        self.patch(run_log, "_SCAN_MESSAGES", 5)  # type: ignore[no-untyped-call]
+        for number in range(10):
+            names = tuple(f"{number}/{place}" for place in range(64))
+            self.log.append(mixed_batch([(name, b"x") for name in names], names))
+        none = frozenset({"none"})
+        known = places_of.cache_info().misses
+        assert self.pages(none) == ([192, 384, 576, 640], [])
+        # Nor is it noted where the topics of such a run are.
+        assert places_of.cache_info().misses == known
+        records, reached = self.log.records_from(0, 640, none, 10**9)
+        assert (len(records), reached) == (0, 192)
 
     def test_messages_of_a_parcel_are_not_divided_in_the_reactor(self) -> None:
         """The thread that encodes them leaves out those that are not wanted."""

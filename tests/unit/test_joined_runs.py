@@ -312,6 +312,19 @@ class LargeRunTests(SynchronousTestCase):
             b"%d" % number for number in range(20_000) if number * 7 % 40 < 20
         ]
 
+    def test_a_reader_of_many_topics_does_not_look_at_each_of_them(self) -> None:
+        """It would for each run, of which hundreds may be in a page."""
+
+        class Many(frozenset[str]):
+            def __iter__(self) -> Iterator[str]:
+                raise AssertionError("all topics of the reader were looked at")
+
+        log = RunLog(100_000, 2**30)
+        log.append(self.batch)
+        wanted = Many(f"t{number}" for number in range(1, 100))
+        (found, *_) = log.read(0, wanted, 1000, joined=True).batches
+        assert found.topics == self.batch.topics[1:]
+
     def test_only_what_the_page_has_room_for_is_decoded(self) -> None:
         block = encode_block([record_of(replace(self.batch, offset=0))], 3, 0, 20_000)
         found = decode_joined(block, self.wanted, lambda topic: 0, 0, 20_000)

@@ -26,6 +26,16 @@ def places_of(topics: tuple[str, ...]) -> dict[str, int]:
     return {topic: index for index, topic in enumerate(topics)}
 
 
+def places_among(topics: tuple[str, ...], wanted: frozenset[str] | None) -> Mapping[str, int]:
+    """Return the index of each of ``topics`` that is ``wanted``, or of all without ``wanted``."""
+    places = places_of(topics)
+    if wanted is None:
+        return places
+    # A reader may want one topic of thousands, or thousands of which a run has few.
+    fewer, more = (wanted, places) if len(wanted) < len(places) else (places, wanted)
+    return {topic: places[topic] for topic in fewer if topic in more}
+
+
 class MixedRows(NamedTuple):
     """Rows of messages of one topic each; ``begins`` are the places of the rows in ``batch``.
 

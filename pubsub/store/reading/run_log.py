@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from pubsub.broker.routing.batch import Batch, Page, rows_with
 from pubsub.kernel import Senders
 from pubsub.store.reading.joined_runs import ROW_BYTES, JoinedRuns, batches_among, rows_of
-from pubsub.store.reading.mixed_rows import places_of
+from pubsub.store.reading.mixed_rows import places_among
 from pubsub.store.records.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -35,9 +35,9 @@ from pubsub.store.records.stored_runs import (
 )
 from pubsub.store.records.topic_counts import TopicCounts, add_counts
 
-# Runs that one read examines, so that a reader of a rare topic does not delay the others; and
-# messages of those that have several topics or senders, which are examined one by one.
-_SCAN, _SCAN_MESSAGES = 2_000, 5_000
+# What one read examines, so that a reader of a rare topic does not delay the others: runs; messages
+# of those that have several topics or senders; and topics of these that take as long as a message.
+_SCAN, _SCAN_MESSAGES, _COMPARED = 2_000, 5_000, 32
 # Bytes that are removed at a time, for each MiB that is kept.
 _STEP, _MIB = 4096, 1024**2
 # Runs that are removed together.
@@ -119,6 +119,7 @@ class RunLog:
                 next_offset = max(next_offset, last)
                 break
             next_offset = last_offset_of(record) + 1
+            examined += len(mixed_topics_of(record) or ()) // _COMPARED
             if self._may_show(record, topics):
                 rows = rows_of(record) if joined and first_offset_of(record) >= offset else ()
                 for row in rows:
@@ -151,12 +152,13 @@ class RunLog:
         left to the thread that encodes them. Messages of topics that have ended are left out.
         """
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
-        found: list[RunRecord] = []
+        found, compared = list[RunRecord](), 0
         for record in self._runs[begin : begin + _SCAN]:
             if first_offset_of(record) >= stop:
                 return found, stop
-            if max_bytes <= 0 or len(found) > _SCAN:
+            if max_bytes <= 0 or len(found) > _SCAN or compared > _SCAN_MESSAGES:
                 return found, max(start, first_offset_of(record))
+            compared += len(mixed_topics_of(record) or ()) // _COMPARED
             if self._may_show(record, topics):
                 kept = [one for one in self._kept(record) if last_offset_of(one) >= start]
                 found += kept
@@ -248,7 +250,7 @@ class RunLog:
         mixed = mixed_topics_of(record)
         if mixed is None:
             return self._is_shown(record, topics)
-        return topics is None or not places_of(mixed).keys().isdisjoint(topics)
+        return topics is None or not topics.isdisjoint(mixed)
 
     def _has_hidden(self, record: RunRecord, topics: Iterable[str]) -> bool:
         """Return whether a message may be hidden; its topic is one of ``topics``."""
@@ -299,9 +301,8 @@ class RunLog:
         has_all = topics is None or topics.issuperset(batch.topics)
         if has_all and not self._has_hidden(record, batch.topics):
             return [batch], stop
-        places = places_of(batch.topics)
-        among = places.keys() if topics is None else places.keys() & topics
-        first = {places[topic]: self._forgotten.get(topic, 0) for topic in among}
+        among = places_among(batch.topics, topics)
+        first = {place: self._forgotten.get(topic, 0) for topic, place in among.items()}
         if joined and batch.headers is None:
             return batches_among(batch, first, room)
         return [run for index, run in batch.runs(first) if run.offset >= first[index]], stop
