@@ -156,13 +156,15 @@ class RunLog:
         for record in self._runs[begin : begin + _SCAN]:
             if first_offset_of(record) >= stop:
                 return found, stop
-            if max_bytes <= 0 or len(found) > _SCAN or compared > _SCAN_MESSAGES:
+            if compared > _SCAN_MESSAGES:
                 return found, max(start, first_offset_of(record))
             compared += len(mixed_topics_of(record) or ()) // _COMPARED
-            if self._may_show(record, topics):
-                kept = [one for one in self._kept(record) if last_offset_of(one) >= start]
-                found += kept
-                max_bytes -= sum([nbytes_of(one) + MESSAGE_BYTES * count_of(one) for one in kept])
+            for one in self._kept(record, start) if self._may_show(record, topics) else ():
+                if last_offset_of(one) >= start:
+                    found.append(one)
+                    max_bytes -= nbytes_of(one) + MESSAGE_BYTES * count_of(one)
+                    if max_bytes <= 0 or len(found) > _SCAN:
+                        return found, min(last_offset_of(one) + 1, stop)
         if begin + _SCAN < len(self._runs):
             stop = min(stop, first_offset_of(self._runs[begin + _SCAN]))
         return found, max(start, stop)
@@ -214,10 +216,8 @@ class RunLog:
     def forget(self, topic: str, before: int | None = None) -> None:
         """Hide the messages that ``topic`` has so far, or ``before`` an offset.
 
-        Their offsets stay unused.
-
-        Removing them means a pass over the log, which would delay all clients; so that is done
-        once for many topics, and in steps.
+        Their offsets stay unused. Removing them means a pass over the log, which would delay all
+        clients; so that is done once for many topics, and in steps.
         """
         self._forgotten[topic] = self.next_offset if before is None else before
         if not self._leaving and len(self._forgotten) > _FORGOTTEN:
@@ -257,8 +257,8 @@ class RunLog:
         first, forgotten = first_offset_of(record), self._forgotten
         return bool(forgotten) and any(forgotten.get(topic, 0) > first for topic in topics)
 
-    def _kept(self, record: RunRecord) -> Iterable[RunRecord]:
-        """Return the messages that are not hidden, in few records: each takes its own memory."""
+    def _kept(self, record: RunRecord, start: int = 0) -> Iterable[RunRecord]:
+        """Return what is not hidden from ``start`` on, in few records: each takes memory."""
         mixed = mixed_topics_of(record)
         if mixed is None:
             return (record,) if self._is_shown(record, None) else ()
@@ -266,18 +266,14 @@ class RunLog:
             return (record,)
         if not has_one_sender(record):
             return [one for one in split(record) if self._is_shown(one, None)]
-        batch, first = batch_of(record), first_offset_of(record)
+        batch, first = batch_of(record, start), first_offset_of(record)
         hidden = [self._forgotten.get(topic, 0) for topic in mixed]
-        kept: list[tuple[int, int]] = []
+        # One by one: of a large run there may be more than a page takes.
         if any(first < offset <= last_offset_of(record) for offset in hidden):
-            for _index, run in batch.runs():
-                if self._is_visible(run.topic, run.offset, None):
-                    low = run.offset - first
-                    start = kept.pop()[0] if kept and kept[-1][1] == low else low
-                    kept.append((start, low + run.count))
-        else:
-            kept.extend(rows_with(batch.columns, [offset <= first for offset in hidden]))
-        return [record_of(batch.slice(low, high)) for low, high in kept]
+            each = (record_of(run) for _index, run in batch.runs())
+            return (one for one in each if self._is_shown(one, None))
+        spans = rows_with(batch.columns, [offset <= first for offset in hidden])
+        return (record_of(batch.slice(low, high)) for low, high in spans)
 
     def _shown_batches(
         self, record: RunRecord, offset: int, topics: frozenset[str] | None, joined: bool, room: int
@@ -301,8 +297,10 @@ class RunLog:
         has_all = topics is None or topics.issuperset(batch.topics)
         if has_all and not self._has_hidden(record, batch.topics):
             return [batch], stop
-        among = places_among(batch.topics, topics)
-        first = {place: self._forgotten.get(topic, 0) for topic, place in among.items()}
+        batch = batch.slice(0, min(batch.count, _SCAN_MESSAGES))
+        stop, among = batch.stop, places_among(batch.topics, topics)
+        hidden = {place: self._forgotten.get(topic, 0) for topic, place in among.items()}
+        first = {place: offset for place, offset in hidden.items() if offset < stop}
         if joined and batch.headers is None:
             return batches_among(batch, first, room)
         return [run for index, run in batch.runs(first) if run.offset >= first[index]], stop
