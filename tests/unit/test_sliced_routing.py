@@ -524,6 +524,20 @@ class BoundTests(SlicedCase):
         self.settle()
         assert not self.router.gate.shut
 
+    def test_the_reads_of_publishers_that_are_held_wait(self) -> None:
+        """As many may come in one tick as there are publishers; nothing follows them."""
+        self.patch(sliced_routing, "_LATE_BYTES", 1000)  # type: ignore[no-untyped-call]
+        self.made()
+        publishers = [HeldPublisher() for _ in range(20)]
+        for publisher in publishers:
+            self.publish("." * 1000)
+            self.router.gate.wait(publisher)
+        self.bench.turn()
+        assert len(self.served()) == 1
+        self.settle()
+        assert not any(publisher.held for publisher in publishers)
+        assert [each.data.count(b".\n") for each in self.subscribers] == [40] * 10
+
     def test_a_broker_that_stops_delivers_everything(self) -> None:
         self.publish()
         self.bench.turn()

@@ -14,6 +14,11 @@ class Gate:
         self.shut = False
         self._waiting: set[Holdable] = set()
 
+    @property
+    def held(self) -> int:
+        """The number of publishers that wait."""
+        return len(self._waiting)
+
     def wait(self, publisher: Holdable) -> None:
         """Hold ``publisher`` until the gate opens."""
         self._waiting.add(publisher)

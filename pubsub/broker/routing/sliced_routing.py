@@ -43,8 +43,9 @@ _CHANGE_BYTES = 80
 _MESSAGES, _COPIED, _OTHERS = 256, 1024, 16
 # Audiences for which shared frames are made at a time.
 _SHARING = 16
-# Bytes of messages that may come while publishers are held: some cannot be, such as other brokers.
-_LATE_BYTES = 16 * WRITE_BYTES
+# Bytes of messages that may come while publishers are held, as some cannot be, such as other
+# brokers; and the bytes of the read of each publisher that is held, of which there are no more.
+_LATE_BYTES, _READ_BYTES = 16 * WRITE_BYTES, WRITE_BYTES
 
 
 class _Rest(Targets["Recipient"]):
@@ -127,7 +128,7 @@ class SlicedRouting:
         if router.gate.shut:
             self._late_bytes += batch.nbytes
         self._append(_WaitingBatch(batch, topic, mix))
-        if self._late_bytes > _LATE_BYTES:
+        if self._late_bytes > _LATE_BYTES + router.gate.held * _READ_BYTES:
             self.finish()
 
     def change_all(
