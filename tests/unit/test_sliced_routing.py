@@ -502,6 +502,15 @@ class BoundTests(SlicedCase):
         self.settle()
         assert memory.used - memory.cached == before
 
+    def test_waiting_messages_are_counted_that_are_empty(self) -> None:
+        memory = self.bench.memory
+        before = memory.used - memory.cached
+        batch = mixed_batch([(name, b"") for name in self.topics] * 1000, self.mix.names)
+        self.router.route_mixed(self.mix, batch)
+        assert memory.used - memory.cached > before + 5000 * 12
+        self.settle()
+        assert memory.used - memory.cached == before
+
     def test_delivery_goes_on_while_memory_is_full(self) -> None:
         before = self.bench.memory.used
         self.publish("." * 1000)

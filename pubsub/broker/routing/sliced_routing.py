@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 _UNITS = 300
 # Units to change a subscriber, and subscribers that are changed at once.
 _CHANGING, _FEW = 6, 64
-# Memory that a waiting change takes for a subscriber.
-_CHANGE_BYTES = 80
+# Estimated memory that a waiting change takes for a subscriber, and a waiting message beside its
+# payload: its place and its head, as the batch keeps the whole read.
+_CHANGE_BYTES, _MESSAGE_BYTES = 80, 24
 # Messages that are encoded for an audience in one unit: as frames by the kernel, by copying frames
 # that audiences share, and otherwise.
 _MESSAGES, _COPIED, _OTHERS = 256, 1024, 16
@@ -307,7 +308,7 @@ def _rest(one: _WaitingBatch, audience: Audience) -> Audience | None:
 
 def _nbytes(one: _WaitingBatch | _Changing) -> int:
     if isinstance(one, _WaitingBatch):
-        return one.batch.nbytes
+        return one.batch.nbytes + _MESSAGE_BYTES * one.batch.count
     return _CHANGE_BYTES * len(one.recipients)
 
 
