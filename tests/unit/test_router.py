@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,27 @@ class ManySubscribersTests(RouterCase):
         self.route(self.news, b"b")
         self.router.flush()
         assert self.router.gate.shut
+
+    def test_the_read_of_a_publisher_that_is_held_waits(self) -> None:
+        """It is held after it, and a read alone may be too large."""
+        self.route(self.news, b"a")
+        self.router.flush()
+        publisher = Mock()
+        self.route(self.news, bytes(WRITE_BYTES + 1))
+        self.router.gate.wait(publisher)
+        self.router.flush()
+        assert self.router.gate.shut
+        for _ in range(3):
+            self.router.flush()
+        publisher.release.assert_called_once()
+        assert {len(one.data) for one in self.all} == {2 + WRITE_BYTES + 2}
+
+    def test_fewer_are_written_to_with_very_many_bytes(self) -> None:
+        self.patch(router, "_WRITTEN", 1000)  # type: ignore[no-untyped-call]
+        self.route(self.news, bytes(700))
+        for expected in (2, 4, 6, 8):
+            self.router.flush()
+            assert self.lengths() == [1] * expected + [0] * (8 - expected)
 
     def test_one_that_leaves_before_its_turn_has_not_got_the_message(self) -> None:
         self.route(self.news, b"a")

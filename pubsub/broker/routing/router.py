@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 # Audiences for which a batch is always encoded at once.
 _FEW_AUDIENCES = 16
-# Outboxes that are written to in a tick. A write takes some 10 µs.
-_WRITES = 300
+# Outboxes that are written to in a tick, at some 10 µs each; fewer if they have more bytes.
+_WRITES, _WRITTEN = 300, 32 * 1024 * 1024
+# Reads of publishers that are held, and bytes of their frames, that may come while outboxes wait.
+_READS, _READ_BYTES = 8, 2 * WRITE_BYTES
 # Flushes that are timed after each call of `time_flushes`.
 _TIMED = 10
 
@@ -227,9 +229,12 @@ class Router:
         all are written to, as outboxes that wait for their turn may take no more than slow ones.
         """
         dirty, self.dirty = self.dirty, []
-        if len(dirty) > _WRITES and self._late_bytes <= WRITE_BYTES:
-            self.dirty = dirty[_WRITES:]
-            del dirty[_WRITES:]
+        late = WRITE_BYTES + min(self.gate.held, _READS) * _READ_BYTES
+        if len(dirty) > _WRITES and self._late_bytes <= late:
+            # Those of a topic wait for the same messages.
+            writes = min(_WRITES, 1 + _WRITTEN // (1 + dirty[0].queued))
+            self.dirty = dirty[writes:]
+            del dirty[writes:]
         for outbox in dirty:
             outbox.flush()
         if self.dirty:

@@ -119,6 +119,8 @@ class Recipient(Protocol):
     """Messages that were written to the transport, without those that are not settled."""
     nbytes: int
     """The bytes of these messages as frames."""
+    queued: int
+    """The bytes that wait for ``flush``."""
     traffic: Traffic
     """The totals of its protocol."""
 
