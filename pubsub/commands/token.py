@@ -130,17 +130,28 @@ def make(secret_file: str, algorithm: str, kid: str | None, **claims: Any) -> No
     """Make a token and print it."""
     given = _Claims(**claims).at(time.time())
     made = _encode(secret_file, algorithm, kid, given)
-    permissions = set(claims["permission"])
-    # With any other permission it is for the HTTP API, where most topics need no key.
-    if "queue_key" not in given and permissions and permissions <= _WITH_KEY:
-        click.echo(
-            "pubsub: the token has no queue key: over HTTP it needs one only for topics that are "
-            "closed by a key, but over fast always; --queue-key adds one",
-            err=True,
-        )
+    lack = _lack(set(claims["permission"]), "queue_key" in given)
+    if lack:
+        click.echo(f"pubsub: {lack}", err=True)
     if len(made) > MAX_TOKEN:
         click.echo(f"pubsub: {size_advice(made)}", err=True)
     click.echo(made)
+
+
+def _lack(permissions: set[str], has_key: bool) -> str:
+    """Return a note on what a token lacks; empty if it may well be of use."""
+    if not permissions:
+        return (
+            "the token has no permission: its client can neither publish nor read over fast, nor "
+            "over HTTP where there are access rules; --permission adds one"
+        )
+    # With any other permission it is for the HTTP API, where most topics need no key.
+    if not has_key and permissions <= _WITH_KEY:
+        return (
+            "the token has no queue key: over HTTP it needs one only for topics that are closed by "
+            "a key, but over fast always; --queue-key adds one"
+        )
+    return ""
 
 
 def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str, Any]) -> str:

@@ -176,10 +176,21 @@ class MakeTests(CommandCase):
         assert self.check(self.make(*arguments)).permits("admin")
 
     def test_omitted_claims_are_absent(self) -> None:
-        raw = self.make("--secret-file", self.secret, "--queue-key=k1")
+        raw = self.make("--secret-file", self.secret, "--queue-key=k1", "--permission=publish")
         claims = jwt.decode(raw, options={"verify_signature": False})
-        assert claims == {"queue_key": "k1", "permissions": []}
+        assert claims == {"queue_key": "k1", "permissions": "publish"}
         assert jwt.get_unverified_header(raw) == {"alg": "HS256", "typ": "JWT"}
+
+    def test_no_permission(self) -> None:
+        """The token is made, as its subject alone may be of use, with a warning."""
+        for more in ("--queue-key=k", "--sub=ada"):
+            code, out, err = self.run_it("token", "make", "--secret-file", self.secret, more)
+            assert code == 0
+            assert self.check(out.strip().encode()).permissions == set()
+            assert err == (
+                "pubsub: the token has no permission: its client can neither publish nor read "
+                "over fast, nor over HTTP where there are access rules; --permission adds one\n"
+            )
 
     def test_a_single_permission_is_a_string(self) -> None:
         raw = self.make("--secret-file", self.secret, "--queue-key=k", "--permission=*")
@@ -206,7 +217,9 @@ class MakeTests(CommandCase):
 
     def test_times(self) -> None:
         for text, seconds in (("90s", 90), ("5m", 300), ("1h", 3600), ("2d", 172_800)):
-            raw = self.make("--secret-file", self.secret, "--queue-key=k", f"--expires={text}")
+            raw = self.make(
+                "--secret-file", self.secret, "--permission=history", f"--expires={text}"
+            )
             assert self.check(raw).expires == START + seconds
         for text in ("90", "s", "-5s", "1.5h", "1w", ""):
             code, _, err = self.run_it(
@@ -217,7 +230,8 @@ class MakeTests(CommandCase):
 
     def test_other_claims_and_the_key_id(self) -> None:
         raw = self.make(
-            "--secret-file", self.secret, "--queue-key=k", "--kid=main", "--claim=team=a=b",
+            "--secret-file", self.secret, "--queue-key=k", "--permission=*", "--kid=main",
+            "--claim=team=a=b",
         )  # fmt: skip
         assert jwt.decode(raw, options={"verify_signature": False})["team"] == "a=b"
         assert jwt.get_unverified_header(raw)["kid"] == "main"
@@ -243,7 +257,7 @@ class MakeTests(CommandCase):
 
     def test_a_claim_that_is_a_time(self) -> None:
         """The broker refuses a token whose nbf is a text."""
-        given = ("--secret-file", self.secret, "--queue-key=k", "--claim")
+        given = ("--secret-file", self.secret, "--permission=history", "--claim")
         token = self.check(self.make(*given, f"nbf={int(START) - 5}"))
         assert token.not_before == START - 5
         line = self.one_line("token", "make", *given, "nbf=soon")
@@ -285,11 +299,12 @@ class MakeTests(CommandCase):
 
     def test_other_algorithms(self) -> None:
         secret = self.file("secret512", KEY * 2)
-        raw = self.make("--secret-file", secret, "--algorithm=HS512", "--queue-key=k")
+        options = ("--queue-key=k", "--permission=*")
+        raw = self.make("--secret-file", secret, "--algorithm=HS512", *options)
         ring = SecretRing([read_secret("main", secret, "HS512", float("inf"), False)])
         assert TokenVerifier(ring).check(raw, START).queue_key == b"k"
         private = self.file("private.pem", PRIVATE_PEM)
-        raw = self.make("--secret-file", private, "--algorithm=EdDSA", "--queue-key=k")
+        raw = self.make("--secret-file", private, "--algorithm=EdDSA", *options)
         public = self.file("public.pem", PUBLIC_PEM)
         ring = SecretRing([read_public_key("public", public, float("inf"))])
         assert TokenVerifier(ring).check(raw, START).queue_key == b"k"
@@ -334,7 +349,7 @@ class LengthTests(CommandCase):
     def test_the_longest_that_fits(self) -> None:
         sizes = []
         for length in range(70, 110):
-            err = self.make(f"--queue-key={'k' * length}")
+            err = self.make(f"--queue-key={'k' * length}", "--permission=*")
             sizes.append(len(self.made))
             assert bool(err) == (len(self.made) > 255)
         assert min(sizes) <= 255 < max(sizes)
