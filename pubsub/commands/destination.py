@@ -30,6 +30,8 @@ _NO_RIGHT = (
     "not-authorized", "not authorized", "unauthorized", "permission denied", "missing_permission",
     "wrong_queue_key",
 )  # fmt: skip
+# cafe, nsd and spot have one answer for it and for a topic that a queue key closes.
+_KEY_NEEDED = "if a queue key closes the topic, use fast or http and a token with the key"
 _OWN_TOPIC = "'$SYS/"
 ADVICE_OF_OWN_TOPICS = (
     "it is a topic of the broker itself: name it in the broker's setting grant, or in an access "
@@ -132,7 +134,9 @@ class Destination:
         if self.token() is not None:
             return "give a valid token with --token-file or PUBSUB_TOKEN"
         if self._has_passwords:
-            return "it may need a user, with --user and --password-file or PUBSUB_PASSWORD"
+            user = "it may need a user, with --user and --password-file or PUBSUB_PASSWORD"
+            # Of cafe: also for a client without the right to the first topic.
+            return f"{user}; {_KEY_NEEDED}" if "UNAUTHORIZED" in reason else user
         return "it may need a token, with --token-file or PUBSUB_TOKEN"
 
     def hint_of_right(self, reason: str) -> str:
@@ -142,7 +146,8 @@ class Destination:
         if _OWN_TOPIC in reason:
             return f"; {ADVICE_OF_OWN_TOPICS}"
         if self._has_passwords:
-            return "; the broker's access rules decide: give a user that may, with --user"
+            user = "the broker's access rules decide: give a user that may, with --user"
+            return f"; {user}; {_KEY_NEEDED}"
         return "; give a token that permits it with --token-file or PUBSUB_TOKEN"
 
     @property

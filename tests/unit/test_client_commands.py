@@ -83,7 +83,10 @@ class PubTests(ClientCase):
         assert json.loads(out) == shown
 
     def test_a_client_without_the_right_is_told_what_to_do(self) -> None:
-        user = "the broker's access rules decide: give a user that may, with --user"
+        user = (
+            "the broker's access rules decide: give a user that may, with --user; if a queue key "
+            "closes the topic, use fast or http and a token with the key"
+        )
         token = "give a token that permits it with --token-file or PUBSUB_TOKEN"
         web = ["--url=http://h:1"]
         for reason, where, remedy in (
@@ -170,6 +173,10 @@ class PubTests(ClientCase):
         assert self.one_line("pub", "a", "x", "--user=bob", password, *CAFE).endswith(
             "UNAUTHORIZED; check the password, and that the user may use the topic; another is "
             "given with --user and --password-file\n"
+        )
+        assert self.one_line("pub", "a", "x", *CAFE).endswith(
+            "UNAUTHORIZED; it may need a user, with --user and --password-file or PUBSUB_PASSWORD; "
+            "if a queue key closes the topic, use fast or http and a token with the key\n"
         )
 
 
