@@ -13,6 +13,7 @@ import sys
 import syslog
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import IO, Any, cast
@@ -116,7 +117,7 @@ class ProcessLog:
         except OSError as error:
             raise StartError(f"logfile: {path}: {error.strerror}") from None
         _at_signal(partial(_begin_new, file))
-        return _file_observer(cast(IO[Any], file), self._json)
+        return LogFileObserver(file, json_line if self._json else timed_text)
 
 
 class LoggedProcess(MultiService):
@@ -151,6 +152,27 @@ class SystemLog:
         for line in self._render(event).splitlines():
             # A NUL would end the line, and is refused; ``visible`` has removed it.
             syslog.syslog(priority_of(event), line)
+
+
+@implementer(ILogObserver)
+class LogFileObserver:
+    """Writes to a file; a line that it does not take goes to standard error, with the reason."""
+
+    def __init__(self, file: RotatedFile, render: Render) -> None:
+        self._file = file
+        self._render = render
+
+    def __call__(self, event: LogEvent) -> None:
+        """See ILogObserver."""
+        line = self._render(event)
+        try:
+            self._file.write(line)
+        except OSError as error:
+            reason = f"logfile: {self._file.path}: cannot write: {error.strerror}; line: "
+            if sys.__stderr__ is not None:
+                # It may be on the same disk.
+                with suppress(OSError):
+                    sys.__stderr__.write(error_line(f"pubsub: {reason}{line}"))
 
 
 def _file_observer(file: IO[Any], as_json: bool) -> ILogObserver:

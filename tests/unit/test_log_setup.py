@@ -118,6 +118,22 @@ class OutputTests(ProcessLogCase):
         error = raised(StartError, process_log({"logfile": str(path)}).observer)
         assert str(error) == f"logfile: {path}: No such file or directory"
 
+    def test_lines_that_the_file_does_not_take(self) -> None:
+        """As on a full disk."""
+        for form in ("text", "json"):
+            errors = io.StringIO()
+            log = process_log({"logfile": "/dev/full"}, log_format=form)
+            with patch.object(sys, "__stderr__", errors):
+                self.write(log, "info hello", "warn again")
+            first, second = errors.getvalue().splitlines()
+            reason = "pubsub: logfile: /dev/full: cannot write: No space left on device; line: "
+            assert first.startswith(reason)
+            assert "hello" in first
+            assert "again" in second
+        with patch.object(sys, "__stderr__", None):
+            self.write(log, "info hello")
+        assert self.written == []
+
     def test_the_file_with_the_process_id(self) -> None:
         directory = scratch(self)
         for options in (
