@@ -627,7 +627,7 @@ class RewritingTests(LogCase):
         plan.leave(gone)
         plan.leave(left)
         log.catalog.replace([gone], [])
-        plan.next(log.writer.unapplied)
+        plan.next(log.writer.unapplied, log.writer.part)
         assert plan._damaged == {left.head.sequence}
 
     def test_damaged_segments_are_left_alone(self) -> None:
@@ -965,6 +965,29 @@ class DiskTests(LogCase):
         self.free = 2**40
         log.rest()
         assert log.read() == before
+
+    def test_a_small_file_system_has_room_for_several_segments(self) -> None:
+        """Otherwise there is none that may expire."""
+        found = []
+        for self.total in (2**20, 0):
+            log = Log(scratch(self) / "history")
+            self.addCleanup(log.close)
+            for _ in range(2**10):
+                log.put(("a", bytes(1000)))
+            found.append(len(log.catalog.segments))
+        small, without_size = found
+        assert 16 <= small <= 20
+        assert without_size == 1
+
+    def test_segments_of_the_size_of_a_small_file_system_are_not_joined(self) -> None:
+        self.free = self.total = 2**20
+        log = self.open()
+        for _ in range(20):
+            log.put(("a", bytes(10_000)))
+            log.seal()
+        before = log.files()
+        log.rest()
+        assert log.files() == before
 
     def test_the_segment_that_is_written_stays(self) -> None:
         log = self.open()

@@ -45,7 +45,8 @@ from pubsub.store.segments.segment_index import DEFAULT_GRAIN, LOST, Grain, Segm
 from pubsub.store.segments.uncached_writes import RecordWriter
 
 SEGMENT_BYTES = 64 * 1024**2
-"""Bytes from which on a segment gets no more records."""
+"""Bytes from which on a segment gets no more records, unless the file system is small."""
+_SEGMENTS = 16  # for which even a small file system has room: each expires as a whole
 _SEGMENT_RECORDS = 65_536
 # Records of at most this many bytes have zeros written behind them, up to a multiple of _GROWTH:
 # a sync of the next ones need not write the new size of the file.
@@ -79,9 +80,9 @@ class LogWriter:
         self._grain = grain
         self._records = RecordWriter(uncached)
         self._log_id = metadata.state().log_id
-        self._epoch = 0
-        self._sequence = 0
-        self._offset = 0
+        self._epoch = self._sequence = self._offset = 0
+        self.part = SEGMENT_BYTES
+        """Bytes that a segment may have on a file system of this size; for any thread."""
         self._open: OpenSegment | None = None
         self._to_seal: list[OpenSegment] = []
         self._unsynced: list[WrittenRecords] = []
@@ -146,11 +147,10 @@ class LogWriter:
         """Return whether ``group`` is small, and written without a sync or a new segment."""
         if group.puts or group.ends or group.nbytes > _QUICK_BYTES or len(group.runs) > _QUICK_RUNS:
             return False
-        active, index = self._active(), self._active().index
+        active = self._active()
         return (
             last_offset_of(group.runs[-1]) < self._ceiling.on_disk
-            and index.records < _SEGMENT_RECORDS
-            and index.end < SEGMENT_BYTES
+            and not self._is_full(active.index)
             and not active.segment.sealed
             and not self._sync_failed
         )
@@ -171,12 +171,7 @@ class LogWriter:
     def _write_piece(
         self, base: int, stop: int, runs: Sequence[RunRecord], operations: Sequence[Operation]
     ) -> None:
-        index = self._active().index
-        if (
-            self._active().segment.sealed
-            or index.end >= SEGMENT_BYTES
-            or index.records >= _SEGMENT_RECORDS
-        ):
+        if self._active().segment.sealed or self._is_full(self._active().index):
             self._seal(base)
             self._roll(base)
         if os.fstat(self._active().file).st_nlink == 0:
@@ -236,11 +231,16 @@ class LogWriter:
             self._sequence += 1
             return self._sequence - 1
 
+    def _is_full(self, index: SegmentIndex) -> bool:
+        return index.end >= min(SEGMENT_BYTES, self.part) or index.records >= _SEGMENT_RECORDS
+
     def _roll(self, base: int) -> None:
         """Begin a new segment."""
         head = SegmentHead(
             base, self.take_sequence(), secrets.token_bytes(SALT_BYTES), self._log_id, self._clock()
         )
+        # Some file systems have no size.
+        self.part = self._directory.free_bytes()[1] // _SEGMENTS or SEGMENT_BYTES
         index = SegmentIndex(base, SEGMENT_HEAD_BYTES, self._grain)
         segment = Segment(self._directory.file, head, base, index)
         file = self._directory.open(segment.name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -24,8 +24,8 @@ from pubsub.store.upkeep.segment_builder import SegmentBuilder
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
 _RECORD_BYTES = 32 * 1024
-# Adjacent segments smaller than this are joined when there are _NEIGHBOURS of them. They make one
-# of at most the usual size.
+# Adjacent segments smaller than this, or less on a small file system, are joined when there are
+# _NEIGHBOURS of them. They make one of at most the usual size.
 _NEIGHBOURS = 8
 _SMALL_SEGMENT = SEGMENT_BYTES // _NEIGHBOURS
 # Indexes that one step looks at.
@@ -72,8 +72,11 @@ class RewritePlan:
         found, self._unreadable = self._unreadable, []
         return found
 
-    def next(self, before: tuple[int, int]) -> list[Segment]:
-        """Return neighbours to be rewritten together, of the segments whose place is before."""
+    def next(self, before: tuple[int, int], part: int) -> list[Segment]:
+        """Return neighbours to be rewritten together, of the segments whose place is before.
+
+        ``part`` is that of ``LogWriter``.
+        """
         self._damaged &= {one.head.sequence for one in self._catalog.segments}
         sealed = [
             one
@@ -102,7 +105,7 @@ class RewritePlan:
         sealed = [one for one in sealed if one.head.sequence not in self._damaged]
         return (
             self._small_records(sealed)
-            or self._small_segments(sealed)
+            or self._small_segments(sealed, min(_SMALL_SEGMENT, part // _NEIGHBOURS))
             or self._dead(sealed)
             or self._uncompressed(sealed)
         )
@@ -117,14 +120,14 @@ class RewritePlan:
                 return [segment]
         return []
 
-    def _small_segments(self, sealed: Sequence[Segment]) -> list[Segment]:
+    def _small_segments(self, sealed: Sequence[Segment], most: int) -> list[Segment]:
         small: list[Segment] = []
         for segment in sealed:
-            _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, _SMALL_SEGMENT, True))
+            _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, most, True))
             if small and segment.base != small[-1].stop:
                 # The range between them is missing, or damaged and left unchanged.
                 small = []
-            if nbytes >= _SMALL_SEGMENT:
+            if nbytes >= most:
                 small = []
                 continue
             small.append(segment)

@@ -221,7 +221,8 @@ class Upkeep:
 
     def _rewrite_step(self) -> bool:
         if self._rewrite is None:
-            sources = [] if self._low else self._plan.next(self._writer.unapplied)
+            writer = self._writer
+            sources = [] if self._low else self._plan.next(writer.unapplied, writer.part)
             for one in self._plan.take_unreadable():
                 self._catalog.read_errors.lose(one)
                 report_damaged(self._catalog, one.base, one.stop)
