@@ -107,6 +107,13 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "brokers refuse tokens of each other's clients: give all of them the same secret-file "
             "and [keys], and reload them",
         )
+    if backplane.get("namesake"):
+        yield _notice(
+            WARNING,
+            "another broker of the backplane has the name of this one",
+            "metrics, status and messages about brokers cannot tell them apart: give each its own "
+            "with the setting name, and restart it",
+        )
 
 
 def _twice_hosted(found: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:

@@ -140,6 +140,33 @@ class ComparisonTests(SynchronousTestCase):
         self.wait(60)
         assert a.others == []
 
+    def test_another_broker_of_the_same_name(self) -> None:
+        a, b = One(self, "a", ONE), One(self, "b", ONE)
+        twin = One(self, "a", ONE)
+        self.wait(600)
+        assert [one.compared.figures()["namesake"] for one in (a, b, twin)] == [True, False, True]
+        assert [line.partition(" too: ")[0] for line in self.said()] == [
+            "backplane: another broker has the name a"
+        ] * 2
+        a.state.leave()
+        a.state.come_back()
+        self.wait()
+        assert len(self.said()) == 2
+        twin.compared.stopService()
+        self.wait()
+        assert not a.compared.figures()["namesake"]
+        assert self.said()[2:] == ["backplane: no other broker has the name a any more"]
+
+    def test_a_broker_that_was_killed_and_started_again_is_not_another_one(self) -> None:
+        before = One(self, "a", ONE)
+        self.wait()
+        self.bucket.states.remove(before.state)
+        before.compared._ticker.stop()
+        after = One(self, "a", ONE)
+        self.wait(600)
+        assert not after.compared.figures()["namesake"]
+        assert self.said() == []
+
     def test_the_engine_goes_away_and_loses_everything(self) -> None:
         a, b = One(self, "a", ONE), One(self, "b", OTHER)
         self.wait()

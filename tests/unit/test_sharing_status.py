@@ -70,5 +70,14 @@ class SharingStatusTests(SynchronousTestCase):
         expected = "other master secrets than here are at b, c"
         assert expected in [one["what"] for one in attention]
 
+    def test_another_broker_of_the_same_name(self) -> None:
+        broker = make_broker()
+        text = "another broker of the backplane has the name of this one"
+        for namesake in (True, False):
+            stats = {**broker.statistics.snapshot(), "backplane": {"namesake": namesake}}
+            with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+                attention = status_of(broker.statistics, broker.readiness)["attention"]
+            assert (text in [one["what"] for one in attention]) is namesake
+
     def test_no_trouble(self) -> None:
         assert self.notices(trouble="", history_trouble="") == []

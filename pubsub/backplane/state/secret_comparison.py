@@ -2,7 +2,8 @@
 
 Each broker writes a *mark* of its secrets to the shared state, again and again while it runs, and
 compares the marks of the others. A mark has 16 bits: brokers with other secrets have the same one
-once in 65,536 cases, and nobody can confirm a guess of a secret by it.
+once in 65,536 cases, and nobody can confirm a guess of a secret by it. The marks have the names of
+their brokers, so that a second broker of one name is noticed too.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def _part(secret: MasterSecret) -> bytes:
 class _Seen(NamedTuple):
     value: SecretMark
     since: float
+    lives: bool
+    """Whether it was written again since: not by this broker before it was killed and restarted."""
 
 
 class SecretComparison(Service):
@@ -118,6 +121,7 @@ class SecretComparison(Service):
         # Since when there is a difference, and whose is reported.
         self._since: float | None = None
         self._differing: tuple[str, ...] = ()
+        self._has_namesake = False
         self._ticker = LoopingCall(self._look)
         self._ticker.clock = clock
 
@@ -135,8 +139,8 @@ class SecretComparison(Service):
         return Deferred.fromCoroutine(done)
 
     def figures(self) -> Mapping[str, Any]:
-        """Return the names of the brokers with other secrets; see ``Statistics.snapshot``."""
-        return {"other_secrets": list(self._differing)}
+        """Return what there is to be reported; see ``Statistics.snapshot``."""
+        return {"other_secrets": list(self._differing), "namesake": self._has_namesake}
 
     # StateWatcher
 
@@ -148,7 +152,7 @@ class SecretComparison(Service):
                 if found is None or not found.mark:
                     self._others.pop(key, None)
                 else:
-                    self._others[key] = _Seen(found, self._clock.seconds())
+                    self._others[key] = _Seen(found, self._clock.seconds(), key in self._others)
 
     def state_complete(self) -> None:
         """See ``StateWatcher``."""
@@ -170,6 +174,7 @@ class SecretComparison(Service):
         self._others = {
             key: seen for key, seen in self._others.items() if now - seen.since < _COUNTS
         }
+        self._report_name()
         own = self._mark()
         found = {seen.value.name for seen in self._others.values() if seen.value.mark != own}
         if not found:
@@ -193,6 +198,22 @@ class SecretComparison(Service):
             )
         else:
             log.info("backplane: the master secrets are the same at all brokers")
+
+    def _report_name(self) -> None:
+        had, name = self._has_namesake, self._statistics.name
+        namesakes = [seen for seen in self._others.values() if seen.value.name == name]
+        self._has_namesake = any(seen.lives or had for seen in namesakes)
+        name = visible(name)
+        if had == self._has_namesake:
+            return
+        if not had:
+            log.warn(
+                "backplane: another broker has the name {name} too: metrics, status and messages "
+                "about brokers cannot tell them apart; give each its own with the setting name",
+                name=name,
+            )
+        else:
+            log.info("backplane: no other broker has the name {name} any more", name=name)
 
     # The own mark
 

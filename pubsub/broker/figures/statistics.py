@@ -97,10 +97,10 @@ class Statistics:
         clock           jumps of the system's clock
         backplane       connected, trouble (why it is away, or empty), complaint (what is
                         wrong with its settings), other_secrets (the names of brokers with
-                        other master secrets), messages_out, messages_in, subscriptions,
-                        queued_bytes, reconnects, history_trouble (why a shared history is not
-                        shared), history_full (whether publishes are refused meanwhile); left out
-                        without a backplane
+                        other master secrets), namesake (whether another one has this name),
+                        messages_out, messages_in, subscriptions, queued_bytes, reconnects,
+                        history_trouble (why a shared history is not shared), history_full
+                        (whether publishes are refused meanwhile); left out without a backplane
         twice_hosted    topics that this broker and a peer host, or two peers: their number, and an
                         example with the hosts
         peers           the numbers of those connected, connecting and lost; left out without
