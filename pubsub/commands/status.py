@@ -90,8 +90,8 @@ def _protocols(protocols: dict[str, Any]) -> Iterator[str]:
     yield f"{'protocol':<10}{'connections':>12}{'in':>14}{'out':>14}{'dropped':>10}{'refused':>10}"
     for name, one in protocols.items():
         yield (
-            f"{name:<10}{one['connections']:>12,}{one['messages_in']:>14,}"
-            f"{one['messages_out']:>14,}{one['dropped']:>10,}{one['refused']:>10,}"
+            f"{name:<10} {one['connections']:>11,} {one['messages_in']:>13,} "
+            f"{one['messages_out']:>13,} {one['dropped']:>9,} {one['refused']:>9,}"
         )
 
 

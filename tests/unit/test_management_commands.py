@@ -172,6 +172,14 @@ class CommandTests(SynchronousTestCase):
         del found["name"]
         assert "): ready, " in next(page(found))
 
+    def test_the_columns_of_large_counts_stay_apart(self) -> None:
+        found = {**_status(), "refusals": []}
+        names = ("connections", "messages_in", "messages_out", "dropped", "refused")
+        counts = dict.fromkeys(names, 10**12)
+        found["stats"] = {**found["stats"], "protocols": {"cafe": counts}}
+        (line,) = [line for line in page(found) if line.startswith("cafe")]
+        assert line.split() == ["cafe", *["1,000,000,000,000"] * 5]
+
     def test_a_broker_that_stops_while_it_is_watched(self) -> None:
         self.answers["/v1/refusals"] = {"items": [], "next": None}
         ready = {**_status(), "ready": True, "attention": []}
