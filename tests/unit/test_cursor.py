@@ -300,6 +300,17 @@ class LossTests(CursorCase):
         assert self.lines() == [b"7", b"8", b"9", b"10"]
         assert self.drops() == {"expired": 5}
 
+    def test_messages_expired_before_a_start_that_the_client_chooses_are_not(self) -> None:
+        self.patch(Outbox, "chooses_start", True)  # type: ignore[no-untyped-call]
+        self.start_broker(MemoryStore(3, 2**20))
+        for number in range(10):
+            self.publish(self.news, b"%d" % number)
+        self.resume(self.news, offset=2)
+        self.publish(self.news, b"10")
+        self.advance()
+        assert self.lines() == [b"8", b"9", b"10"]
+        assert self.drops() == {"expired": 1}
+
     def test_without_a_history_every_missed_message_is_counted(self) -> None:
         self.start_broker(MemoryStore(0, 0))
         for number in range(4):

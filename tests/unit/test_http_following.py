@@ -261,6 +261,8 @@ class FollowTests(SynchronousTestCase):
         rows = Follower(house, PATH + "?follow=1&start=0").rows()
         assert rows[0] == {"gap": {"start": 0, "stop": 2, "reason": "expired"}}
         assert [row["value"] for row in rows[1:]] == ["3", "4"]
+        # It was not there when they expired.
+        assert house.broker.counters.dropped == 0
 
     def test_the_next_request_of_a_connection_waits(self) -> None:
         follower = Follower(self.house)

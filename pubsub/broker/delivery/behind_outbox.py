@@ -18,6 +18,8 @@ class BehindOutbox(Recipient, Protocol):
     """The outbox of a subscriber that is behind."""
 
     policy: SlowPolicy
+    chooses_start: bool
+    """Whether the client names the offset at which it begins, rather than to continue."""
 
     @property
     def drained(self) -> bool:

@@ -49,8 +49,8 @@ class Cursor:
     """
 
     __slots__ = (
-        "_cursors", "_encoders", "_exact", "_later", "_limit", "_outbox", "_overtaken", "_page",
-        "_place", "_positions", "_stopped", "_waiting", "behind",
+        "_cursors", "_encoders", "_exact", "_gone", "_later", "_limit", "_outbox", "_overtaken",
+        "_page", "_place", "_positions", "_stopped", "_waiting", "behind",
     )  # fmt: skip
 
     def __init__(self, cursors: Cursors, outbox: BehindOutbox, offset: int) -> None:
@@ -66,6 +66,7 @@ class Cursor:
         self._encoders: dict[tuple[Topic, ...], BatchEncoder] = {}
         # True if the pending messages are known, which those of a resumed session are not.
         self._exact = True
+        self._gone = 0  # the offset before which all had expired when the client chose its start
         self._overtaken = False
         self._waiting = True
         self._stopped = False
@@ -101,6 +102,8 @@ class Cursor:
         """Deliver ``topic`` from ``start`` on: it is newly subscribed, or again."""
         offset = offset_of(start)
         self._exact = self._exact and offset >= self._cursors.end
+        if self._outbox.chooses_start:
+            self._gone = self._cursors.store.first_offset
         self._positions.add(topic, start, self._page is not None)
         self._note_place(min(offset, self._place))
         self.suspend(topic, encoding)
@@ -288,15 +291,16 @@ class Cursor:
 
     def _note_expired(self) -> None:
         """Skip messages that have expired before they could be delivered."""
-        positions = self._positions
-        lost = self._cursors.store.first_offset - positions.offset
-        if lost <= 0:
+        positions, first = self._positions, self._cursors.store.first_offset
+        start = positions.offset
+        if start >= first:
             return
-        self._outbox.missed(positions.offset, positions.offset + lost, "expired")
-        positions.offset += lost
-        if not self._exact:
+        positions.offset = first
+        self._outbox.missed(start, first, "expired")
+        lost = first - max(start, self._gone)
+        if not self._exact and lost:
             self._drop("*", "expired", lost)
-        elif not self._overtaken:
+        elif self._exact and not self._overtaken:
             self._overtaken = True
             log.warn(
                 "retention has overtaken {client!r}, which is behind: it continues at offset {at}",

@@ -33,6 +33,8 @@ class Outbox(OutboxQueue):
     """
 
     __slots__ = ()
+    chooses_start = False
+    """See ``BehindOutbox``."""
 
     @property
     def label(self) -> str:

@@ -31,6 +31,7 @@ class _NotifyingOutbox(Outbox):
     """The outbox of a client that gets a notice of each gap."""
 
     __slots__ = ("_response",)
+    chooses_start = True
 
     def __init__(self, listener: Listener, response: LiveResponse) -> None:
         super().__init__(
