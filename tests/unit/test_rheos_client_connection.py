@@ -175,6 +175,10 @@ class BrokerTests(SynchronousTestCase):
         writer.settle()
         assert flat(reader.take()) == [("news", ALICE_TEXT, b"y")]
 
+    def test_the_text_of_a_refusal_names_what_has_its_reason(self) -> None:
+        """The log has the first of a reason, the tenth, the hundredth."""
+        assert REFUSED == "FAILED; pubsub status has the newest refusals and their reasons"
+
     def test_refusals(self) -> None:
         house = Rheos(allow_publish="news", allow_subscribe="news")
         writer = Pair(house, "rheos", make_wire().connect(Role.PUBLISHER))

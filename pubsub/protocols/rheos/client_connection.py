@@ -48,7 +48,7 @@ from pubsub.wire.client_events import (
 from pubsub.wire.client_wire import Headers, Sender, WireConnection, WireError
 from pubsub.wire.confirm_groups import NOT_KNOWN
 
-REFUSED = "FAILED; the broker's log has the reason"
+REFUSED = "FAILED; pubsub status has the newest refusals and their reasons"
 # Topics that were created on a connection; creating one again does no harm.
 _MAX_CREATED = 65_536
 # Senders and topics whose responses are recognized at once; then the table begins again.
