@@ -60,6 +60,7 @@ class Offsets(ReaderCase):
             {"assign": '{"orders": [0]}', "subscribe": "orders"},
             {"subscribe": "orders", "startingOffsets": '{"other": {"0": 5}}'},
             {"subscribe": "orders", "endingOffsets": '{"orders": {"1": 5}}'},
+            {"subscribe": "orders", "startingOffsets": '{"orders": {"-1": 5}}'},
             {"endingOffsets": "latest", "endingTimestamp": "0"},
             {"endingTimestamp": "yesterday"},
             {"minPartitions": "0"},

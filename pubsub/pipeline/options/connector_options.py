@@ -219,7 +219,8 @@ def _check_offsets(options: SourceOptions) -> None:
         if isinstance(start, TopicOffsets):
             for topic, places in start.of.items():
                 for number in places:
-                    if number > last or not options.subscription(number).covers(topic):
+                    exists = 0 <= number <= last
+                    if not exists or not options.subscription(number).covers(topic):
                         raise ConfigurationError(
                             f"option {name}: topic {topic} is not read from partition {number}"
                         )
