@@ -69,7 +69,10 @@ class ParseTests(SynchronousTestCase):
             assert parse_filter(f"timestamp <= {text}").times == Interval(stop=noon + 1), text
 
     def test_times_without_a_zone_may_be_of_any(self) -> None:
-        for text in ("'2026-03-01'", "date'2026-03-01'", "'2026-03-01 00:00:00'"):
+        for text in (
+            "'2026-03-01'", "date'2026-03-01'", "'2026-03-01 00:00:00'",
+            "date'2026-03-01T23:00:00Z'", "date '2026-03-01 23:00+01:00'",
+        ):  # fmt: skip
             found = parse_filter(f"timestamp >= {text}").times
             assert found == Interval(_micros("2026-02-28T06:00:00+00:00")), text
 

@@ -177,15 +177,16 @@ def _offset(operator: str, value: _Tokens) -> Region:
 
 
 def _timestamp(operator: str, value: _Tokens) -> Region:
-    if len(value) == 2 and value[0] in (
-        _FilterToken("word", "timestamp"),
-        _FilterToken("word", "date"),
-    ):
+    kind = value[0].text if len(value) == 2 and value[0].kind == "word" else ""
+    if kind in ("timestamp", "date"):
         value = value[1:]
     match = _TIME.fullmatch(value[0].text) if len(value) == 1 and value[0].kind == "text" else None
     if match is None:
         return EVERYTHING
     day, time, zone = match.groups(default="")
+    if kind == "date":
+        # A date is the beginning of the day, whatever follows it.
+        time = zone = ""
     if zone and not time:
         return EVERYTHING
     try:
