@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -36,6 +37,17 @@ class OffsetTests(SynchronousTestCase):
         value = to_json({0: PartitionPosition(1, "a")})
         raised(ConfigurationError, from_json, value, 2)
         raised(ConfigurationError, from_json, {}, 1)
+
+    def test_a_checkpoint_of_another_source(self) -> None:
+        values: list[Any] = [
+            {"orders": {"0": 23}},
+            {"0": {"0": 23}},
+            {"0": 23},
+            {"0": {"next": "x"}},
+        ]
+        for value in values:
+            error = raised(ConfigurationError, from_json, value, 1)
+            assert "of another source" in str(error)
 
     def test_starting_offsets(self) -> None:
         def places(start: Start, default: str = "earliest") -> list[int]:

@@ -85,14 +85,21 @@ def _behind_entry(each: Behind) -> dict[str, Any]:
 def from_json(value: Mapping[str, Mapping[str, Any]], partitions: int) -> Offsets:
     """Return the offsets that ``to_json`` converted.
 
-    Raises ConfigurationError if they are of another number of partitions.
+    Raises ConfigurationError if they are of another number of partitions, or of another source.
     """
-    if set(value) != {str(number) for number in range(partitions)}:
+    try:
+        found = {int(partition): _position(entry) for partition, entry in value.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigurationError(
+            "the checkpoint has offsets of another source, such as Kafka's, or is damaged; use a "
+            "new checkpoint"
+        ) from None
+    if set(found) != set(range(partitions)):
         raise ConfigurationError(
             f"the checkpoint is of {len(value)} brokers, but option url names {partitions}; "
             "use a new checkpoint to add or remove brokers"
         )
-    return {int(partition): _position(entry) for partition, entry in value.items()}
+    return found
 
 
 def _position(entry: Mapping[str, Any]) -> PartitionPosition:
