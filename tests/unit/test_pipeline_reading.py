@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.errors import PubSubError
 from pubsub.pipeline.histories.history import (
     BatchOrGap,
     DamagedRange,
@@ -225,7 +224,8 @@ class TokenTests(HttpCase):
     def test_a_token_that_is_not_a_header_value(self) -> None:
         for token in ("secret\nX-Other: 1", "secret\u2603"):
             history = HttpHistory(self.server.url, Credentials(token))
-            error = raised(PubSubError, history.bounds)
+            error = raised(HistoryRefused, history.bounds)
+            assert str(error).startswith("source: the token contains a character that tokens")
             assert "secret" not in str(error) + repr(error.__context__)
         assert self.server.requests == []
 

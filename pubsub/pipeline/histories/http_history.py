@@ -75,7 +75,12 @@ class HttpApi:
         token = self._token()
         try:
             # The callers retry, as they know how long to try.
-            yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
+            client = HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
+        except ValueError as error:
+            # The text does not show the token.
+            raise self._refused_token(f"{self._side}: {error}") from None
+        try:
+            yield client
             self._running = True
         except HistoryUnreachable as error:
             raise Unreachable(
@@ -95,7 +100,7 @@ class HttpApi:
             # The text of the error could contain the token.
             kind = type(error).__name__
             raise HistoryRefused(
-                f"{self._side}: the request to {self.url} failed, or its token is invalid: {kind}"
+                f"{self._side}: the request to {self.url} failed: {kind}"
             ) from None
 
     def _token(self) -> str | None:
