@@ -125,7 +125,7 @@ class BrokerSink:
 
     @property
     def _is_shared(self) -> bool:
-        return len(self.options.urls) > 1
+        return len(self.options.urls) > 1 and self.publishers is None
 
     def _shared(self, query: str, batch_id: int, run: str = "") -> SharedBatch:
         return SharedBatch(self.options.urls, self.options.credentials, query, batch_id, run)
@@ -193,7 +193,7 @@ def make_sink(
     destination = find_destination(options)
     if not options.atomic and (streaming or destination.publishers is not None):
         raise ConfigurationError("option atomic=false is for a batch query over http(s)://")
-    if len(options.urls) > 1:
+    if len(options.urls) > 1 and destination.publishers is None:
         _check_brokers(options)
     check_sink_columns(schema, options.topic, destination.optional_columns, options.kafka)
     return BrokerSink(options, destination.publishers)

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.broker import HOST, Broker, Start
+from tests.integration.cluster import free_port
 from tests.spark.http_brokers import (
     PROTOCOLS,
     finish,
@@ -36,6 +37,13 @@ def test_over_every_protocol(
     write(rows(spark, 10_000, topic), str(options.pop("url")), **options)
     wait_for_messages(broker, 10_000)
     assert Counter(stored_values(broker, topic)) == Counter(numbers(0, 10_000))
+
+
+def test_the_next_broker_if_one_does_not_answer(spark: SparkSession, broker: Broker) -> None:
+    urls = [f"nsd://{HOST}:{port}" for port in (free_port(), broker.port("nsd"))]
+    write(rows(spark, 100, "out"), ",".join(urls))
+    wait_for_messages(broker, 100)
+    assert Counter(stored_values(broker, "out")) == Counter(numbers(0, 100))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -233,7 +233,9 @@ class Sinks(SynchronousTestCase):
 
     def test_invalid_sinks(self) -> None:
         self.refused("option url is required", {})
-        self.refused("over http:// or https://", {"url": f"{URL},cafe://b:1"})
+        self.refused("different protocols or parameters", {"url": f"{URL},cafe://b:1"})
+        self.refused("different protocols or parameters", {"url": "nsd://a,nsd+tls://b"})
+        self.refused("different protocols or", {"url": "rheos://a,rheos://b?layout=original"})
         self.refused("named twice", {"url": f"{URL},{URL}/"})
         self.refused(
             "kafka is not installed; choose from http, https, cafe", {"url": "kafka://a:1"}
@@ -265,6 +267,9 @@ class Sinks(SynchronousTestCase):
                 assert (made.url, made.options) == (url, {})
                 assert made.credentials.read() == token.get("token")
         assert sink({"url": URL}).publishers is None
+
+    def test_publishers_of_several_brokers(self) -> None:
+        assert publisher(url="nsd://a , nsd://b:5/").url == "nsd://a,nsd://b:5"
 
     def test_options_of_publishers(self) -> None:
         assert publisher(url="cafe://a", channels="1:orders").options == {"channels": "1:orders"}

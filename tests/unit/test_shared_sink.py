@@ -192,7 +192,7 @@ class OptionTests(SynchronousTestCase):
             ("", "share a history", {}),
             ("s", "atomic=false", {"atomic": "false"}),
             ("s", "twice", {"url": f"{A},{A}"}),
-            ("s", "http:// or https://", {"url": f"{A},cafe://b:1"}),
+            ("s", "different protocols", {"url": f"{A},cafe://b:1"}),
             ("s", "scheme://host:port", {"url": f"{A},"}),
         ):
             assert text in str(raised(ConfigurationError, self.made, shared, **given))

@@ -129,7 +129,7 @@ class SinkOptions:
 
     Without ``atomic`` a frame is published in several batches. With ``kafka`` columns of Kafka's
     source that cannot be published are left out, and ``topic`` is for all rows. Several ``urls``
-    are brokers with one history.
+    are brokers with one history, if they are written to over HTTP.
     """
 
     urls: tuple[str, ...]

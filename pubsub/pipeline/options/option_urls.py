@@ -22,16 +22,21 @@ def source_urls(value: str) -> tuple[str, ...]:
 
 def sink_urls(value: str) -> tuple[str, ...]:
     """Return the brokers to write to. Raises ConfigurationError."""
-    if "," not in value:
-        _check_url(value)
-        return (value,)
-    urls = _split(value)
-    for each in urls:
-        if urlsplit(each).scheme not in _HTTP:
+    first, *others = urls = _split(value)
+    for each in others:
+        if _way(each) != _way(first):
             raise ConfigurationError(
-                f"option url: several brokers are written to over http:// or https://, not {each!r}"
+                f"option url: {first} and {each} have different protocols or parameters; several "
+                "brokers are written to in the same way"
             )
     return urls
+
+
+def _way(url: str) -> tuple[bool, str, str]:
+    """Return what several brokers have in common: http and https are the same."""
+    split = urlsplit(url)
+    is_http = split.scheme in _HTTP
+    return is_http, "" if is_http else split.scheme, split.query
 
 
 def _split(value: str) -> tuple[str, ...]:

@@ -28,8 +28,9 @@ _SECONDS = 120.0
 class PublisherFactory:
     """Makes the publishers of a sink's tasks, and is pickled into them.
 
-    ``options`` are those beside the URL that belong to the protocol; ``timeout`` is that of the
-    client library, in seconds.
+    ``url`` may have several brokers, separated by commas, of which each publisher takes the first
+    that answers. ``options`` are those beside the URL that belong to the protocol; ``timeout`` is
+    that of the client library, in seconds.
     """
 
     url: str
@@ -84,7 +85,8 @@ def find_destination(options: SinkOptions) -> UrlColumns:
     _check_parameters(name, parameters, client.parameters)
     _parse(client.options, options.of_protocol, "option ")
     _parse(client.parameters, parameters, "option url: ?")
-    publishers = PublisherFactory(options.urls[0], dict(options.of_protocol), options.credentials)
+    urls = ",".join(options.urls)
+    publishers = PublisherFactory(urls, dict(options.of_protocol), options.credentials)
     return UrlColumns(client.columns, publishers)
 
 
