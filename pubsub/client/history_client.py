@@ -36,6 +36,7 @@ from pubsub.client.history_replies import (
 )
 from pubsub.client.history_stream import BatchOrGap, items_of
 from pubsub.client.request_checks import names_of
+from pubsub.wire.url_list import split_urls
 
 __all__ = [
     "CommitLimits", "CommitReply", "HistoryBounds", "HistoryClient", "HistoryError",
@@ -52,7 +53,7 @@ _RETRIED_STATUSES = (408, 429, 502, 503, 504)
 
 
 class HistoryClient:
-    """A client of the broker at ``url``.
+    """A client of the broker at ``url``: of several with commas, the first that answers.
 
     ``token`` is sent with each request. A request is tried ``attempts`` times, with growing pauses.
     ``timeout`` is the longest wait for data of a reply, in seconds. ``pool`` can carry settings
@@ -69,9 +70,10 @@ class HistoryClient:
         pool: urllib3.PoolManager | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
+        # The next one to ask comes first. The one that has answered is the only one.
+        self._urls = [each.rstrip("/") for each in split_urls(url)]
+        if not all(each.startswith(("http://", "https://")) for each in self._urls):
             raise ValueError("the URL of the HTTP API begins with http:// or https://")
-        self._url = url.rstrip("/")
         if token is not None and not _TOKEN_PATTERN.fullmatch(token):
             # Checked here because the error of http.client would show the token.
             raise ValueError("the token contains a character that tokens cannot have")
@@ -163,8 +165,7 @@ class HistoryClient:
                     response.close()
                 return
             except (HTTPError, OSError, pa.ArrowException) as error:
-                failures += 1
-                self._delay(failures, error)
+                failures = self._delay(failures + 1, error)
 
     def read_between(
         self,
@@ -192,8 +193,8 @@ class HistoryClient:
             request["topics"] = sorted(names_of(topics))
         if start is not None:
             request["start"], request["epoch"] = start
+        body = json.dumps(request).encode()
         try:
-            body = json.dumps(request).encode()
             response = self._request_once("POST", "/v1/history", body, True)
             try:
                 for item, _ in items_of(response):
@@ -201,7 +202,7 @@ class HistoryClient:
             finally:
                 response.close()
         except (HTTPError, OSError, pa.ArrowException) as error:
-            raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
+            raise HistoryUnreachable(f"{self._urls[0]} cannot be reached: {error}") from error
 
     # Positions of readers
 
@@ -268,10 +269,9 @@ class HistoryClient:
         sink = pa.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, data.schema) as writer:
             writer.write(data)
-        body = sink.getvalue().to_pybytes()
         request = {"query": query, "batch": batch, **({"run": run} if run else {})}
         path = f"/v1/stage?{urlencode(request)}"
-        part: str = self._request_json(path, body)["part"]
+        part: str = self._request_json(path, sink.getvalue().to_pybytes())["part"]
         return part
 
     def commit(
@@ -306,13 +306,12 @@ class HistoryClient:
         return self._request_json(path, None if body is None else json.dumps(body).encode(), method)
 
     def _request_json(self, path: str, body: bytes | None, method: str = "POST") -> Any:
-        for failures in range(1, self._attempts + 1):
+        failures = 0
+        while True:
             try:
-                response = self._request_once(method, path, body)
-                return body_of(response)
+                return body_of(self._request_once(method, path, body))
             except (HTTPError, OSError) as error:
-                self._delay(failures, error)
-        raise AssertionError("the last failure is raised")
+                failures = self._delay(failures + 1, error)
 
     def _request_once(
         self, method: str, path: str, body: bytes | None, stream: bool = False
@@ -320,7 +319,7 @@ class HistoryClient:
         """Return a reply that is not an error. Raises HistoryError, or HTTPError for a retry."""
         response = self._pool.request(
             method,
-            self._url + path,
+            self._urls[0] + path,
             body=body,
             headers=self._headers,
             timeout=self._timeout,
@@ -328,6 +327,8 @@ class HistoryClient:
             redirect=False,
             preload_content=not stream,
         )
+        if response.status not in _RETRIED_STATUSES:
+            del self._urls[1:]
         if response.status < 300:
             return response
         try:
@@ -335,11 +336,14 @@ class HistoryClient:
         except (ValueError, RecursionError):
             details = {}
         error = HistoryError(response.status, details if isinstance(details, dict) else {})
-        if response.status in _RETRIED_STATUSES:
-            raise HTTPError(str(error))
-        raise error
+        raise HTTPError(str(error)) if response.status in _RETRIED_STATUSES else error
 
-    def _delay(self, failures: int, error: Exception) -> None:
-        if failures >= self._attempts:
-            raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
-        self._sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
+    def _delay(self, failures: int, error: Exception) -> int:
+        rounds, in_round = divmod(failures, len(self._urls))
+        if rounds >= self._attempts:
+            names = " and ".join(self._urls)
+            raise HistoryUnreachable(f"{names} cannot be reached: {error}") from error
+        self._urls.append(self._urls.pop(0))
+        if not in_round:
+            self._sleep(min(_FIRST_DELAY * 2 ** (rounds - 1), _LONGEST_DELAY))
+        return failures

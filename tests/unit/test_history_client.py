@@ -95,6 +95,31 @@ def test_a_proxy_whose_broker_is_away_for_a_moment(status: int) -> None:
     assert found.pauses == [0.1, 0.2]
 
 
+def test_the_first_of_several_brokers_that_answers() -> None:
+    answer = Reply(200, json.dumps(BOUNDS).encode())
+    lost = ProtocolError("lost")
+    server: Any = Server(lost, Reply(503, b""), lost, answer, lost, answer)
+    pauses: list[float] = []
+    made = HistoryClient("http://a:1 , http://b:1/", pool=server, sleep=pauses.append)
+    made.bounds()
+    # It stays with this one.
+    made.bounds()
+    asked = [url.removesuffix(":1/v1/bounds") for _, url, _ in server.requests]
+    assert asked == [f"http://{name}" for name in "ababbb"]
+    assert pauses == [0.1, 0.1]
+
+
+def test_none_of_several_brokers_answers() -> None:
+    server: Any = Server(*[ProtocolError("lost")] * 4)
+    made = HistoryClient("http://a,http://b", attempts=2, pool=server, sleep=lambda _: None)
+    with pytest.raises(
+        HistoryUnreachable, match=r"^http://\w and http://\w cannot be reached: lost"
+    ):
+        made.bounds()
+    with pytest.raises(ValueError, match="begins with http"):
+        HistoryClient("http://a,cafe://b")
+
+
 @pytest.mark.parametrize("status", [301, 400, 404, 500])
 def test_other_errors_are_final(status: int) -> None:
     found = client(Reply(status, b"<html>"))
