@@ -203,6 +203,13 @@ class ErrorsTests(TestCase):
             where = "the disk of the checkpoint, or of Spark's temporary files"
             assert job_errors.explain(error) == f"{text}: {where}; make room, and run the job again"
 
+    def test_a_checkpoint_that_java_cannot_write(self) -> None:
+        error = StreamingQueryException(
+            "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
+            "/x/a (1)/offsets/.1.b.tmp (Read-only file system) SQLSTATE: XXKST\n=== Query ===\n"
+        )
+        assert job_errors.explain(error) == "/x/a (1)/offsets/.1.b.tmp: Read-only file system"
+
     def test_exit_codes(self) -> None:
         errors = io.StringIO()
         with redirect_stderr(errors):

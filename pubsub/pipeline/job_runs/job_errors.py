@@ -24,6 +24,10 @@ _JAVA_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$")
 _TWO_QUERIES = re.compile(r"Multiple streaming queries are concurrently using (\S+?)\.?(?:\s|$)")
 # Java's errors of a full disk, which name no file.
 _FULL_DISK = re.compile(r"java\.io\.IOException: (No space left on device|Disk quota exceeded)")
+# Java's error of a file of the checkpoint, with the cause that the system gives.
+_JAVA_FILE = re.compile(
+    r"terminated with exception: (/.+) \(([^()]+)\)(?: SQLSTATE: \w+)*$", re.MULTILINE
+)
 # Spark's ids of a query, before the cause of its end.
 _QUERY_IDS = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 # The options of the source and the sink that the command line sets, and its own names for them.
@@ -89,6 +93,9 @@ def explain(error: BaseException) -> str | None:
             f"{full[1]}: the disk of the checkpoint, or of Spark's temporary files; make room, and "
             "run the job again"
         )
+    file = _JAVA_FILE.search(str(error))
+    if file:
+        return f"{file[1]}: {file[2]}"
     if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
         match = _SPARK_MESSAGE.search(str(error))
         return match[1] if match else lines[0]
