@@ -96,6 +96,17 @@ class CheckTests(TestCase):
             "--format iceberg: option --checkpoint is required, as the catalog places the table",
             "archive", "--to=a.b", "--format=iceberg",
         )  # fmt: skip
+        for given in ("--catalog=lake", "--catalog-option=type=sql"):
+            self.mistaken(
+                "--format delta: --catalog and --catalog-option are for --format iceberg; add it, "
+                "or leave them out",
+                "archive", self.to, given,
+            )  # fmt: skip
+        self.mistaken(
+            "--format iceberg: the catalog has the options of its storage; give them with "
+            "--catalog-option, or in the configuration of pyiceberg, instead of --storage-option",
+            "archive", "--to=a.b", "--format=iceberg", "--storage-option=AWS_REGION=x",
+        )  # fmt: skip
 
     def test_publishing(self) -> None:
         name = "a topic name has 1 to 255 bytes, not 0"

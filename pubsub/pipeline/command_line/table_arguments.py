@@ -6,6 +6,8 @@ import argparse
 
 from pubsub.pipeline.command_line.argument_values import add_setting
 
+DEFAULT_CATALOG = "default"
+
 
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Add the option for the table that a job writes."""
@@ -36,9 +38,9 @@ def add_catalog(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Iceberg")
     group.add_argument(
         "--catalog",
-        default="default",
+        default=DEFAULT_CATALOG,
         metavar="NAME",
-        help="catalog in pyiceberg's configuration (default: default)",
+        help=f"catalog in pyiceberg's configuration (default: {DEFAULT_CATALOG})",
     )
     add_setting(
         group,

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline.command_line.table_arguments import DEFAULT_CATALOG
 from pubsub.pipeline.job_runs.job_errors import explain, summarize
 from pubsub.pipeline.job_runs.job_runner import JobQuery
 from pubsub.pipeline.job_runs.job_runner import main as run_alone
@@ -156,11 +157,21 @@ def open_target(options: argparse.Namespace) -> Target:
     """Return the table of the command line. Raises ConfigurationError and StorageError."""
     partition_by = tuple(options.partition_by.split(","))
     if options.format != "iceberg":
+        if options.catalog_option or options.catalog != DEFAULT_CATALOG:
+            raise ConfigurationError(
+                f"--format {options.format}: --catalog and --catalog-option are for --format "
+                "iceberg; add it, or leave them out"
+            )
         return TableTarget(target_location(options), partition_by, options.format)
     # pyiceberg is in an extra of its own.
     from pubsub.pipeline.tables.iceberg import IcebergTarget
     from pubsub.pipeline.tables.iceberg_catalog import IcebergName
 
+    if options.storage_option or options.storage_options_file:
+        raise ConfigurationError(
+            "--format iceberg: the catalog has the options of its storage; give them with "
+            "--catalog-option, or in the configuration of pyiceberg, instead of --storage-option"
+        )
     if options.checkpoint is None:
         raise ConfigurationError(
             "--format iceberg: option --checkpoint is required, as the catalog places the table"
