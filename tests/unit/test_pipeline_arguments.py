@@ -75,6 +75,21 @@ class JobTests(SynchronousTestCase):
                 parsed(job, "--subscribe=a")
             assert "unrecognized arguments: --subscribe=a" in errors.getvalue()
 
+    def test_empty_values(self) -> None:
+        """As of a variable that is not set: they stand for no default, such as all topics."""
+        of_stream = ("--url=", "--path=", "--token-file=", "--checkpoint=")
+        for job, given in (
+            ("archive", (*of_stream, "--to=", "--subscribe=", "--subscribe-pattern=")),
+            ("audit", (*of_stream, "--to=", "--storage-options-file=")),
+            ("derive", (*of_stream, "--subscribe=", "--subscribe-pattern=")),
+            ("replay", ("--from=", "--url=", "--token-file=", "--checkpoint=", "--subscribe=")),
+        ):
+            for one in given:
+                errors = io.StringIO()
+                with redirect_stderr(errors), pytest.raises(SystemExit):
+                    parsed(job, one)
+                assert f"argument {one[:-1]}: the value is empty" in errors.getvalue()
+
     def test_metrics_are_published_on_a_topic(self) -> None:
         assert parsed("metrics", "--publish").publish == "$SYS/pipeline/metrics"
         assert parsed("metrics", "--publish=mine").publish == "mine"

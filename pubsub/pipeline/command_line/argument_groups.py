@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pubsub.pipeline.command_line.argument_values import (
     add_setting,
     parse_bytes,
+    parse_filled,
     parse_length,
     parse_master,
     parse_positive,
@@ -46,7 +47,12 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 
 def add_token_file(parser: argparse._ActionsContainer) -> None:
     """Add the file with the token for the HTTP API."""
-    parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
+    parser.add_argument(
+        "--token-file",
+        type=parse_filled,
+        metavar="FILE",
+        help="file with the token for the HTTP API",
+    )
 
 
 def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
@@ -55,23 +61,19 @@ def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
     where = group.add_mutually_exclusive_group()
     where.add_argument(
         "--url",
+        type=parse_filled,
         help=f"HTTP API of the broker, or of several brokers, separated by commas "
         f"(default {DEFAULT_URL})",
     )
-    where.add_argument("--path", metavar="DIR", help="directory of a history on this machine")
+    where.add_argument(
+        "--path",
+        type=parse_filled,
+        metavar="DIR",
+        help="directory of a history on this machine",
+    )
     add_token_file(group)
     if topics:
-        which = group.add_mutually_exclusive_group()
-        which.add_argument(
-            "--subscribe",
-            metavar="TOPICS",
-            help="topics, separated by commas or as a JSON list (default all)",
-        )
-        which.add_argument(
-            "--subscribe-pattern",
-            metavar="REGEX",
-            help="regular expression that matches whole topic names",
-        )
+        _add_topics(group)
     group.add_argument(
         "--starting",
         default="earliest",
@@ -98,6 +100,22 @@ def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
     )
 
 
+def _add_topics(group: argparse._ActionsContainer) -> None:
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--subscribe",
+        type=parse_filled,
+        metavar="TOPICS",
+        help="topics, separated by commas or as a JSON list (default all)",
+    )
+    which.add_argument(
+        "--subscribe-pattern",
+        type=parse_filled,
+        metavar="REGEX",
+        help="regular expression that matches whole topic names",
+    )
+
+
 def add_max_bytes(parser: argparse._ActionsContainer, text: str) -> None:
     """Add the limit of the bytes of a batch, with ``text`` as its help."""
     parser.add_argument("--max-bytes", type=parse_bytes, metavar="SIZE", help=text)
@@ -112,6 +130,7 @@ def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
     _add_duration(group, "--trigger", trigger, "time between the starts of two batches")
     group.add_argument(
         "--checkpoint",
+        type=parse_filled,
         metavar="DIR",
         help="directory for the progress of the job (default: _checkpoints in the table)",
     )

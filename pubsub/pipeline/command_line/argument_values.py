@@ -14,6 +14,13 @@ _MASTER = re.compile(r"local(\[[\d*,]+\])?|local-cluster\[[\d, ]+\]|(spark|k8s):
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
+def parse_filled(text: str) -> str:
+    """Return a text that is not empty, as that of a variable that is not set would be."""
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty; give one, or leave the option out")
+    return text
+
+
 def parse_seconds(text: str) -> float:
     """Return the seconds in a duration such as 500ms, 10s, 5m, 12h or 7d."""
     match = _DURATION.fullmatch(text)

@@ -22,6 +22,7 @@ from pubsub.pipeline.command_line.argument_groups import (
     add_window,
 )
 from pubsub.pipeline.command_line.argument_values import (
+    parse_filled,
     parse_positive,
     parse_seconds,
 )
@@ -35,6 +36,7 @@ def _define_archive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         required=True,
+        type=parse_filled,
         metavar="DIR",
         help="directory or URL of the table, or NAMESPACE.TABLE in the catalog",
     )
@@ -132,6 +134,7 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         required=True,
+        type=parse_filled,
         dest="table",
         metavar="DIR",
         help="directory or URL of the archive, a Delta table",
@@ -140,12 +143,14 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         default=DEFAULT_URL,
+        type=parse_filled,
         metavar="URL",
         help=f"HTTP API of the broker (default {DEFAULT_URL})",
     )
     add_token_file(parser)
     parser.add_argument(
         "--subscribe",
+        type=parse_filled,
         metavar="TOPICS",
         help="topics, separated by commas or as a JSON list (default all)",
     )
@@ -160,6 +165,7 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         required=True,
+        type=parse_filled,
         metavar="DIR",
         help="directory for the progress; an interrupted replay with the same one continues",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pubsub.pipeline.command_line.argument_values import add_setting
+from pubsub.pipeline.command_line.argument_values import add_setting, parse_filled
 
 DEFAULT_CATALOG = "default"
 
@@ -12,7 +12,11 @@ DEFAULT_CATALOG = "default"
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Add the option for the table that a job writes."""
     parser.add_argument(
-        "--to", required=True, metavar="DIR", help="directory or URL of the Delta table"
+        "--to",
+        required=True,
+        type=parse_filled,
+        metavar="DIR",
+        help="directory or URL of the Delta table",
     )
     add_storage(parser)
 
@@ -28,6 +32,7 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--storage-options-file",
+        type=parse_filled,
         metavar="FILE",
         help="file with such options, one in a line; for credentials",
     )
