@@ -17,6 +17,7 @@ from unittest.mock import MagicMock, call, patch
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from twisted.trial.unittest import TestCase
 
@@ -271,15 +272,40 @@ class ErrorsTests(TestCase):
             job_runner._run_query(writer, *given)
         assert query.mock_calls[-1] == call.stop()
 
-    def test_loggers_of_pyspark_show_stacks_on_request_only(self) -> None:
+    def loggers(self) -> list[logging.Logger]:
+        """Return the loggers that a session sets; they are as before after the test."""
         names = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-        loggers = [logging.getLogger(name) for name in names]
-        for logger in loggers:
+        found = [logging.getLogger(name) for name in names]
+        for logger in found:
             self.addCleanup(logger.setLevel, logger.level)
+        return found
+
+    def test_loggers_of_pyspark_show_stacks_on_request_only(self) -> None:
+        loggers = self.loggers()
         for more, shown in ((("--debug",), True), ((), False)):
             options = arguments.job_parser("archive").parse_args(["--to=x", *more])
             with patch.object(job_runner, "_start_session"), job_runner.job_session("x", options):
                 assert [each.isEnabledFor(logging.ERROR) for each in loggers] == [shown] * 2
+
+    def test_a_master_that_does_not_reply(self) -> None:
+        self.loggers()
+        options = arguments.job_parser("archive").parse_args(["--to=x", "--master=spark://h:1"])
+        for text, cause in (
+            (
+                "Cannot call methods on a stopped SparkContext.\nThis",
+                "spark://h:1 does not reply, or",
+            ),
+            ("Could not parse Master URL: 'x'\n\tat a.b", "Could not parse Master URL: 'x'"),
+        ):
+            error = Py4JJavaError.__new__(Py4JJavaError)
+            error.java_exception = MagicMock(**{"getMessage.return_value": text})
+            with (
+                patch.object(job_runner, "_start_session", side_effect=error),
+                pytest.raises(StartError, match=f"^Spark cannot start: {cause}") as caught,
+                job_runner.job_session("x", options),
+            ):
+                pass
+            assert "\n" not in str(caught.value)
 
     def test_a_commit_that_the_broker_forgot_is_tried_again(self) -> None:
         lost = StreamingQueryException(f"[STREAM_FAILED] sink: parts are lost; {RUN_AGAIN}")

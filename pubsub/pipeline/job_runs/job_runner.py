@@ -51,6 +51,8 @@ _LATE_COMPILATION = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 _NO_FULL_COMPILATION = "-XX:TieredStopAtLevel=1"
+# Within Spark's error for a start that it has given up in another thread.
+_CONTEXT_ENDED = "stopped SparkContext"
 _POLL_SECONDS = 1
 _LAST_BATCH_SECONDS = 60.0
 _ATTEMPTS = 3
@@ -119,8 +121,11 @@ def job_session(
     except Py4JJavaError as error:
         if options.verbose:
             print(error, file=sys.stderr)
-        # For example, the master is invalid or does not reply.
-        raise StartError(f"Spark cannot start: {error.java_exception.getMessage()}") from None
+        # Stacks can follow.
+        cause = str(error.java_exception.getMessage()).split("\n")[0]
+        if _CONTEXT_ENDED in cause:
+            cause = f"{options.master} does not reply, or has ended it; --debug shows Spark's log"
+        raise StartError(f"Spark cannot start: {cause}") from None
     try:
         yield spark
     finally:
