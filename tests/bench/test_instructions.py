@@ -1,4 +1,7 @@
-"""No codec takes a fifth more instructions than in ``instructions.json``."""
+"""No codec takes a fifth more instructions than in ``instructions.json``.
+
+With another Python than the one that it is of, the limit is half as much again.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,8 @@ def test_no_codec_takes_more_instructions_than_before(form: str) -> None:
 
 def test_an_increase_by_a_fifth_is_detected() -> None:
     kept = {"cafe": 0.5, "fast": 0.8}
-    assert not regressions({"cafe": 0.59, "fast": 0.1}, kept)
-    assert list(regressions({"cafe": 0.61, "fast": 0.1}, kept)) == ["cafe"]
+    assert not regressions({"cafe": 0.59, "fast": 0.1}, kept, 1.2)
+    assert list(regressions({"cafe": 0.61, "fast": 0.1}, kept, 1.2)) == ["cafe"]
 
 
 def test_every_form_has_a_baseline_of_every_codec() -> None:
