@@ -37,7 +37,9 @@ MESSAGES = [
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str, str]:
     """Return the directory, the option for the store, and the epoch in which it was written."""
     with tarfile.open(RECORDED / f"history-{request.param}.tar.xz") as tar:
-        tar.extractall(tmp_path, filter="data")
+        # An argument of extractall would be an error before Python 3.11.4.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(tmp_path)
     if request.param == "0.1.0":
         return tmp_path, f"--store=sqlite:{tmp_path / 'history.db'}", "1-9dfb05d8"
     return tmp_path, f"--store=log:{tmp_path / 'history'}", "1-9606535c"
